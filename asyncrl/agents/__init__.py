@@ -1,0 +1,1 @@
+"""Agent loops: from a prompt to scored trajectories. No torch."""

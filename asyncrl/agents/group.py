@@ -1,0 +1,156 @@
+"""One prompt group run to its end: its sessions at once, their rewards, and what became of each."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from asyncrl.agents.chat import ChatTokenizer
+from asyncrl.agents.loop import AgentLoop, Generate, SessionContext
+from asyncrl.errors import DataError, RewardError
+from asyncrl.trajectory import PromptGroup, RewardItem, RewardResult, Status, Trajectory, TrajectoryKey
+
+Score = Callable[[list[RewardItem]], Awaitable[list[RewardResult]]]
+"""Judges some answers; one result for each, in their order."""
+
+
+class ScoredTrajectory(msgspec.Struct, frozen=True, kw_only=True):
+    """One row: an output of a session with the score of that session's last output."""
+
+    key: TrajectoryKey
+    trajectory: Trajectory
+    score: float
+    extra: dict[str, object]
+    """Further values of the reward function."""
+
+
+class SessionFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that leaves no row, and why."""
+
+    session: str
+    reason: str
+
+
+class GroupOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a group became: every session is in ``rows`` (with one or more outputs) or in ``failures``."""
+
+    uid: str
+    rows: list[ScoredTrajectory]
+    """By session, then by index."""
+    failures: list[SessionFailure]
+
+    @property
+    def status(self) -> Status:
+        """``failure`` as soon as one session failed."""
+        return Status.FAILURE if self.failures else Status.FINISHED
+
+
+async def run_group(group: PromptGroup, loop: AgentLoop, score: Score, *, generate: Generate, tokenizer: ChatTokenizer) -> GroupOutcome:
+    """Run the ``n`` sessions of ``group`` at once, then judge the last output of each in one call of ``score``.
+
+    Whatever a session or its reward raises becomes a failed session with a reason; cancelling passes through, and ends
+    the sessions.
+    """
+    outputs, failures = await _run_sessions(group, loop, generate, tokenizer)
+    items = [_reward_item(group, session, outputs[session], tokenizer) for session in outputs]
+    rows = []
+    for session, result in zip(outputs, await _judge(score, items), strict=True):
+        if result.error or result.score is None or not math.isfinite(result.score):
+            failures[session] = f"reward: {result.error or f'no finite score: {result.score}'}"
+            continue
+        rows += [
+            ScoredTrajectory(key=TrajectoryKey(group.uid, session, index), trajectory=output, score=result.score, extra=result.extra)
+            for index, output in enumerate(outputs[session])
+        ]
+    failed = [SessionFailure(session=session, reason=failures[session]) for session in sorted(failures, key=int)]
+    return GroupOutcome(uid=group.uid, rows=rows, failures=failed)
+
+
+async def _run_sessions(
+    group: PromptGroup, loop: AgentLoop, generate: Generate, tokenizer: ChatTokenizer
+) -> tuple[dict[str, list[Trajectory]], dict[str, str]]:
+    """Outputs and failure reasons by session, in session order."""
+    sessions = [str(number) for number in range(group.sessions)]
+    try:
+        prompt_ids = tokenizer.encode_prompt(group.prompt)
+    except DataError as error:
+        return {}, dict.fromkeys(sessions, describe(error))
+    contexts = [
+        SessionContext(
+            uid=group.uid,
+            session=session,
+            prompt_ids=prompt_ids,
+            sampling=group.sampling,
+            seed=group.seed,
+            generate=generate,
+            tokenizer=tokenizer,
+            group=group,
+        )
+        for session in sessions
+    ]
+    # With return_exceptions no session ends another; a cancel from outside still reaches all of them.
+    ended = await asyncio.gather(*(_run_session(loop, context) for context in contexts), return_exceptions=True)
+    outputs: dict[str, list[Trajectory]] = {}
+    failures: dict[str, str] = {}
+    for session, result in zip(sessions, ended, strict=True):
+        if isinstance(result, BaseException):
+            failures[session] = describe(result)
+        else:
+            outputs[session] = result
+    return outputs, failures
+
+
+async def _run_session(loop: AgentLoop, context: SessionContext) -> list[Trajectory]:
+    outputs = await loop.run(context)
+    if not outputs:
+        raise DataError("the agent loop returned no output")
+    for index, output in enumerate(outputs):
+        check_trajectory(output, f"output {index}", context.sampling.max_tokens)
+    return outputs
+
+
+def check_trajectory(output: Trajectory, name: str, max_tokens: int) -> None:
+    """Raise DataError for an output that cannot be a row: no prompt, lists of unequal length, or too many tokens."""
+    lengths = [len(output.response_ids), len(output.response_mask), len(output.log_probs), len(output.versions)]
+    if len(set(lengths)) != 1:
+        raise DataError(f"{name}: response_ids, response_mask, log_probs and versions have lengths {lengths}, expected equal ones")
+    if not output.prompt_ids:
+        raise DataError(f"{name}: prompt_ids is empty")
+    if lengths[0] > max_tokens:
+        raise DataError(f"{name}: {lengths[0]} response tokens, at most {max_tokens} are allowed")
+
+
+def _reward_item(group: PromptGroup, session: str, outputs: Sequence[Trajectory], tokenizer: ChatTokenizer) -> RewardItem:
+    """The last output of a session; ``extra_info`` also names the trajectory and its number of turns."""
+    last = len(outputs) - 1
+    named = {"num_turns": outputs[last].num_turns, "trajectory_key": str(TrajectoryKey(group.uid, session, last))}
+    return RewardItem(
+        data_source=group.data_source,
+        solution_str=tokenizer.decode(outputs[last].response_ids),
+        ground_truth=group.ground_truth,
+        extra_info={**group.extra_info, **named},
+    )
+
+
+async def _judge(score: Score, items: list[RewardItem]) -> list[RewardResult]:
+    """One result an item; when the judging itself fails, that is the result of each."""
+    if not items:
+        return []
+    try:
+        results = await score(items)
+        if len(results) != len(items):
+            raise RewardError(f"{len(results)} results for {len(items)} answers")
+    except Exception as error:  # of any reward, in any process: a failed reward is data
+        return [RewardResult(error=describe(error))] * len(items)
+    return results
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line: its class and its text.
+
+    >>> describe(ValueError("no such tool"))
+    'ValueError: no such tool'
+    """
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,125 @@
+"""Combinations of options that cannot run, and what is said at the start about those that can.
+
+Everything that one section can check alone stands in its ``__post_init__``; here is what needs two sections.
+"""
+
+from collections.abc import Callable, Iterator
+
+from asyncrl.config.schema.root import Config
+from asyncrl.errors import ConfigError
+
+GROUP_ESTIMATORS = ("grpo",)
+"""Estimators that compare the sessions of one prompt."""
+
+Check = Callable[[Config], Iterator[ConfigError]]
+
+
+def batches(config: Config) -> Iterator[ConfigError]:
+    """Prompts of a step, mini-batches, micro-batches."""
+    prompts, actor = config.data.train_batch_size, config.actor_rollout_ref.actor
+    mini, micro = actor.ppo_mini_batch_size, actor.ppo_micro_batch_size_per_gpu
+    name = "actor_rollout_ref.actor.ppo_mini_batch_size"
+    if mini > prompts:
+        yield ConfigError(name, mini, f"allowed: at most data.train_batch_size = {prompts}")
+    elif prompts % mini:
+        yield ConfigError(name, mini, f"allowed: a divisor of data.train_batch_size = {prompts} (both count prompts)")
+    rows = mini * config.actor_rollout_ref.rollout.n
+    if micro is not None and micro > rows:
+        allowed = f"allowed: at most the rows of a mini-batch, ppo_mini_batch_size x rollout.n = {rows}"
+        yield ConfigError("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", micro, allowed)
+
+
+def lengths(config: Config) -> Iterator[ConfigError]:
+    """Limits of prompt and response, and of what the engine and a micro-batch hold."""
+    data, rollout, actor = config.data, config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor
+    pairs = (
+        ("prompt_length", rollout.prompt_length, data.max_prompt_length),
+        ("response_length", rollout.response_length, data.max_response_length),
+    )
+    for name, seen, limit in pairs:
+        if seen not in (None, limit):
+            yield ConfigError(f"actor_rollout_ref.rollout.{name}", seen, f"allowed: null, or data.max_{name} = {limit}")
+    longest = data.max_prompt_length + data.max_response_length
+    total = f"data.max_prompt_length + data.max_response_length = {longest}"
+    if rollout.max_model_len is not None and rollout.max_model_len < longest:
+        yield ConfigError("actor_rollout_ref.rollout.max_model_len", rollout.max_model_len, f"allowed: null, or at least {total}")
+    if rollout.max_num_batched_tokens < data.max_prompt_length:
+        allowed = f"allowed: at least data.max_prompt_length = {data.max_prompt_length}"
+        yield ConfigError("actor_rollout_ref.rollout.max_num_batched_tokens", rollout.max_num_batched_tokens, allowed)
+    if actor.ppo_micro_batch_size_per_gpu is None and actor.ppo_max_token_len_per_gpu < longest:
+        yield ConfigError(
+            "actor_rollout_ref.actor.ppo_max_token_len_per_gpu", actor.ppo_max_token_len_per_gpu, f"allowed: at least {total}"
+        )
+
+
+def algorithm(config: Config) -> Iterator[ConfigError]:
+    """Estimator, group size, clips."""
+    roles, estimator = config.actor_rollout_ref, config.algorithm.adv_estimator
+    if roles.rollout.n == 1 and estimator in GROUP_ESTIMATORS:
+        allowed = f"allowed: at least 2, as {estimator} compares the sessions of a prompt"
+        yield ConfigError("actor_rollout_ref.rollout.n", 1, allowed)
+    clip, used = roles.actor.grad_clip, roles.actor.optim.clip_grad
+    if clip is not None and clip != used:
+        allowed = f"allowed: null, or actor_rollout_ref.actor.optim.clip_grad = {used:g}, which is the one that counts"
+        yield ConfigError("actor_rollout_ref.actor.grad_clip", clip, allowed)
+
+
+def validation(config: Config) -> Iterator[ConfigError]:
+    """Validation needs prompts when it is asked for."""
+    trainer = config.trainer
+    if config.data.val_files:
+        return
+    if trainer.val_only:
+        yield ConfigError("trainer.val_only", True, "allowed: false while data.val_files is empty")
+    if trainer.test_freq > 0:
+        yield ConfigError("trainer.test_freq", trainer.test_freq, "allowed: -1 while data.val_files is empty")
+
+
+CHECKS: tuple[Check, ...] = (batches, lengths, algorithm, validation)
+
+
+def problems(config: Config) -> list[ConfigError]:
+    """Every broken combination."""
+    return [problem for check in CHECKS for problem in check(config)]
+
+
+def check(config: Config) -> None:
+    """Raise the first broken combination; the others are notes on it (``__notes__``)."""
+    found = problems(config)
+    if found:
+        for other in found[1:]:
+            found[0].add_note(f"also {other}")
+        raise found[0]
+
+
+def check_world(config: Config, world_size: int, nodes: int) -> None:
+    """Compare with what torchrun started. Raises :class:`ConfigError` with both numbers where they differ."""
+    trainer = config.trainer
+    if trainer.nnodes not in (None, nodes):
+        raise ConfigError("trainer.nnodes", trainer.nnodes, f"torchrun started {nodes}; allowed: null, or the same number")
+    here = world_size // nodes
+    if trainer.n_gpus_per_node not in (None, here):
+        raise ConfigError(
+            "trainer.n_gpus_per_node", trainer.n_gpus_per_node, f"torchrun started {here} on each node; allowed: null, or the same number"
+        )
+    size = config.actor_rollout_ref.actor.fsdp_config.fsdp_size
+    if 0 < size < world_size and world_size % size:
+        raise ConfigError("actor_rollout_ref.actor.fsdp_config.fsdp_size", size, f"allowed: -1, or a divisor of the {world_size} ranks")
+
+
+def remarks(config: Config) -> list[str]:
+    """What the user should know at the start although it runs."""
+    rollout, actor = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor
+    said = []
+    if rollout.top_p < 1.0 or rollout.top_k > 0:
+        said.append(
+            f"actor_rollout_ref.rollout.top_p={rollout.top_p:g}, top_k={rollout.top_k}: log-probs are not those of the sampled distribution"
+        )
+    if actor.use_kl_loss and config.algorithm.use_kl_in_reward:
+        said.append("actor_rollout_ref.actor.use_kl_loss and algorithm.use_kl_in_reward: the KL to the reference counts twice")
+    val = rollout.val_kwargs
+    if val.temperature == 0.0 and val.n > 1:
+        said.append(f"actor_rollout_ref.rollout.val_kwargs.n={val.n} at temperature 0: all answers to a prompt are the same")
+    if val.temperature > 0.0 and not val.do_sample:
+        said.append(f"actor_rollout_ref.rollout.val_kwargs.temperature={val.temperature:g}: validation samples although do_sample is false")
+    return said

@@ -1,0 +1,42 @@
+"""Options that take another option's value while they are null."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TypeVar
+
+import msgspec
+
+from asyncrl.config.schema.root import Config
+
+FOLLOWS: Mapping[str, str] = MappingProxyType(
+    {
+        "actor_rollout_ref.actor.loss_scale_factor": "data.max_response_length",
+        "actor_rollout_ref.ref.log_prob_use_dynamic_bsz": "actor_rollout_ref.actor.use_dynamic_bsz",
+        "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu": "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+        "actor_rollout_ref.rollout.prompt_length": "data.max_prompt_length",
+        "actor_rollout_ref.rollout.response_length": "data.max_response_length",
+        "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": "actor_rollout_ref.actor.use_dynamic_bsz",
+        "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu": "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+    }
+)
+"""Follower and the option it follows. Options that follow one of their own section are properties of it (``Actor.clip_low``)."""
+
+
+def filled(config: Config) -> Config:
+    """The configuration with every follower that is null set to what it follows."""
+    data, roles = config.data, config.actor_rollout_ref
+    actor = roles.actor
+    if actor.loss_scale_factor is None:
+        actor = msgspec.structs.replace(actor, loss_scale_factor=float(data.max_response_length))
+    passes = {"log_prob_use_dynamic_bsz": actor.use_dynamic_bsz, "log_prob_max_token_len_per_gpu": actor.ppo_max_token_len_per_gpu}
+    lengths = {"prompt_length": data.max_prompt_length, "response_length": data.max_response_length}
+    roles = msgspec.structs.replace(roles, actor=actor, ref=_fill(roles.ref, passes), rollout=_fill(roles.rollout, {**passes, **lengths}))
+    return msgspec.structs.replace(config, actor_rollout_ref=roles)
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def _fill(section: S, values: Mapping[str, object]) -> S:
+    present = msgspec.structs.asdict(section)
+    return msgspec.structs.replace(section, **{name: value for name, value in values.items() if present[name] is None})

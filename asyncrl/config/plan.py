@@ -1,0 +1,142 @@
+"""The arithmetic of a step: what ``asyncrl plan`` prints. Pure: configuration and world size in, numbers out."""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from asyncrl.config.schema.root import Config
+
+
+class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """One process of the run."""
+
+    name: str
+    role: str
+    node: int
+    needs_torch: bool
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run would do. Counts are of one step unless they say otherwise; one session gives one trajectory here.
+
+    ``padding_rows`` fill a mini-batch whose sessions all give one row; a failed session or one of several rows may ask for
+    up to ``padding_rows_worst`` in each mini-batch. ``tokens_worst`` counts every row at its two limits.
+    """
+
+    world_size: int
+    nodes: int
+    prompts: int
+    sessions: int
+    trajectories: int
+    optimizer_steps: int
+    mini_batch_prompts: int
+    mini_batch_rows: int
+    rows_per_rank: int
+    padding_rows: int
+    padding_rows_worst: int
+    micro_batch_rows: int
+    micro_batches: int
+    tokens_worst: int
+    steps: int | None
+    epochs: int
+    reference: bool
+    processes: list[PlannedProcess]
+
+    def render(self) -> str:
+        """The plan as text for a terminal."""
+        steps = f"{self.steps}" if self.steps is not None else f"by {self.epochs} epochs"
+        numbers = [
+            ("ranks", f"{self.world_size} on {self.nodes} node(s)"),
+            ("steps", steps),
+            ("prompts per step", f"{self.prompts}"),
+            ("sessions per prompt", f"{self.sessions}"),
+            ("trajectories per step", f"{self.trajectories}"),
+            ("optimizer steps per step", f"{self.optimizer_steps}"),
+            ("mini-batch", f"{self.mini_batch_prompts} prompts, {self.mini_batch_rows} rows, {self.rows_per_rank} on each rank"),
+            ("padding rows per mini-batch", f"{self.padding_rows}, at most {self.padding_rows_worst}"),
+            ("micro-batches", f"{self.micro_batches} of up to {self.micro_batch_rows} rows, per mini-batch and rank"),
+            ("tokens per step, at most", f"{self.tokens_worst}"),
+            ("reference model", "yes" if self.reference else "no"),
+        ]
+        places = [
+            (process.name, process.role, f"node {process.node}", "torch" if process.needs_torch else "") for process in self.processes
+        ]
+        return "\n".join([*_table(numbers), "", *_table([("process", "role", "where", "needs"), *places])])
+
+
+def rows_per_micro_batch(rows: int | None, dynamic: bool, token_budget: int, row_tokens: int) -> int:
+    """Rows of one micro-batch of a rank.
+
+    ``rows`` as configured, or, when it is null or ``dynamic``, as many rows of ``row_tokens`` as ``token_budget`` holds (at least 1).
+
+    >>> rows_per_micro_batch(None, False, 16384, 1024)
+    16
+    """
+    return rows if rows is not None and not dynamic else max(1, token_budget // row_tokens)
+
+
+def batch_arithmetic(config: Config, world_size: int, nodes: int, prompts_in_data: int | None = None) -> Plan:
+    """The plan of a run on ``world_size`` ranks. Without ``prompts_in_data`` a length given in epochs stays open."""
+    data, actor = config.data, config.actor_rollout_ref.actor
+    sessions, prompts, mini = config.actor_rollout_ref.rollout.n, data.train_batch_size, actor.ppo_mini_batch_size
+    row_tokens = data.max_prompt_length + data.max_response_length
+    mini_rows = mini * sessions
+    rank_rows = math.ceil(mini_rows / world_size)
+    micro = rows_per_micro_batch(actor.ppo_micro_batch_size_per_gpu, actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu, row_tokens)
+    micro = min(micro, rank_rows)
+    return Plan(
+        world_size=world_size,
+        nodes=nodes,
+        prompts=prompts,
+        sessions=sessions,
+        trajectories=prompts * sessions,
+        optimizer_steps=prompts // mini * actor.ppo_epochs,
+        mini_batch_prompts=mini,
+        mini_batch_rows=mini_rows,
+        rows_per_rank=rank_rows,
+        padding_rows=-mini_rows % world_size,
+        padding_rows_worst=world_size - 1,
+        micro_batch_rows=micro,
+        micro_batches=math.ceil(rank_rows / micro),
+        tokens_worst=prompts * sessions * row_tokens,
+        steps=_steps(config, prompts_in_data),
+        epochs=config.trainer.total_epochs,
+        reference=config.need_reference,
+        processes=_processes(config, world_size, nodes),
+    )
+
+
+def _steps(config: Config, prompts_in_data: int | None) -> int | None:
+    if config.trainer.total_training_steps is not None or prompts_in_data is None:
+        return config.trainer.total_training_steps
+    return prompts_in_data // config.data.train_batch_size * config.trainer.total_epochs
+
+
+def _processes(config: Config, world_size: int, nodes: int) -> list[PlannedProcess]:
+    """Ranks as torchrun places them, one supervisor on each node, its children spread over the nodes in turn."""
+    here = max(1, world_size // nodes)
+    model = "policy, reference, rollout engine" if config.need_reference else "policy, rollout engine"
+    ranks = [
+        PlannedProcess(
+            name=f"rank-{rank}", role=f"controller, {model}" if rank == 0 else model, node=min(rank // here, nodes - 1), needs_torch=True
+        )
+        for rank in range(world_size)
+    ]
+    supervisors = [PlannedProcess(name=f"supervisor-{node}", role="supervisor", node=node, needs_torch=False) for node in range(nodes)]
+    counts = (
+        ("shard", "queue shard", config.transfer_queue.shards),
+        ("agent", "agent worker", config.actor_rollout_ref.rollout.agent.num_workers),
+        ("reward", "reward worker", config.reward.num_workers),
+    )
+    children = [
+        PlannedProcess(name=f"{name}-{index}", role=role, node=index % nodes, needs_torch=False)
+        for name, role, count in counts
+        for index in range(count)
+    ]
+    return ranks + supervisors + children
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,1 @@
+"""Prompts: their files, and the order in which a run uses them."""

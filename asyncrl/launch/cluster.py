@@ -1,0 +1,114 @@
+"""The processes and actors of a run, started and connected by rank 0."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from asyncrl.config.places import resolve_path
+from asyncrl.config.schema import Config
+from asyncrl.runtime.actor import Actor
+from asyncrl.runtime.group import ActorGroup
+from asyncrl.runtime.messages import ActorAddress
+from asyncrl.runtime.ref import ActorRef
+from asyncrl.runtime.system import ActorSystem
+from asyncrl.runtime.tasks import all_of
+from asyncrl.transfer_queue.client import TransferQueue
+from asyncrl.transfer_queue.shard import QueueShard
+from asyncrl.workers.agent import AgentWorker
+from asyncrl.workers.policy import PolicyWorker
+from asyncrl.workers.rank import QueueWorker
+from asyncrl.workers.reference import ReferenceWorker
+from asyncrl.workers.reward import RewardWorker
+from asyncrl.workers.rollout import RolloutWorker
+
+REWARD_THREADS = 8
+
+A = TypeVar("A", bound=Actor)
+Starter = Callable[[], Coroutine[Any, Any, ActorRef[A]]]
+
+
+class RankAddresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a rank publishes when its models are in place."""
+
+    pid: int
+    control: ActorAddress
+    policy: ActorAddress
+    reference: ActorAddress | None
+    rollout: ActorAddress
+
+
+@dataclass(frozen=True, slots=True)
+class CpuProcesses:
+    """Everything that runs without torch, under the supervisor."""
+
+    shards: list[ActorRef[QueueShard]]
+    agents: list[ActorRef[AgentWorker]]
+    rewards: list[ActorRef[RewardWorker]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """All roles of the run."""
+
+    queue: TransferQueue
+    policy: ActorGroup[PolicyWorker]
+    reference: ActorGroup[ReferenceWorker] | None
+    rollout: ActorGroup[RolloutWorker]
+    agents: list[ActorRef[AgentWorker]]
+
+
+async def start_cpu_processes(system: ActorSystem, config: Config) -> CpuProcesses:
+    """Start shards, agent workers and reward workers at once; returns when all are ready."""
+    reward, rollout, model = config.reward, config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
+    function = reward.custom_reward_function
+    silence = config.runtime.silence
+
+    def shard(slot: int) -> Starter[QueueShard]:
+        return lambda: system.spawn(QueueShard, slot, name=f"shard-{slot}", process=f"shard-{slot}")
+
+    def agent(number: int) -> Starter[AgentWorker]:
+        name = f"agent-{number}"
+        folder = str(resolve_path(model.tokenizer_path or model.path))
+        values = config.data.apply_chat_template_kwargs
+        limit = config.data.max_prompt_length
+        return lambda: system.spawn(AgentWorker, folder, limit, model.custom_chat_template, values, silence, name=name, process=name)
+
+    def judge(number: int) -> Starter[RewardWorker]:
+        name = f"reward-{number}"
+        path = None if function.path is None else str(resolve_path(function.path))
+        kwargs = function.reward_kwargs
+        return lambda: system.spawn(RewardWorker, path, function.name, kwargs, REWARD_THREADS, reward.timeout, name=name, process=name)
+
+    shards = all_of([shard(slot) for slot in range(config.transfer_queue.shards)])
+    agents = all_of([agent(number) for number in range(rollout.agent.num_workers)])
+    rewards = all_of([judge(number) for number in range(reward.num_workers)])
+    return CpuProcesses(*await asyncio.gather(shards, agents, rewards))
+
+
+async def connect(system: ActorSystem, config: Config, processes: CpuProcesses, ranks: Sequence[RankAddresses]) -> Cluster:
+    """Tell every role where the others are, and gather the ranks' roles into groups."""
+    silence = config.runtime.silence
+    policy = ActorGroup([system.ref(rank.policy, PolicyWorker) for rank in ranks])
+    rollout = ActorGroup([system.ref(rank.rollout, RolloutWorker) for rank in ranks])
+    reference = None
+    references = [rank.reference for rank in ranks if rank.reference is not None]
+    if references:
+        reference = ActorGroup([system.ref(address, ReferenceWorker) for address in references])
+    shards = [shard.address for shard in processes.shards]
+    rewards = [reward.address for reward in processes.rewards]
+    await policy.call_all(QueueWorker.connect, shards)
+    if reference is not None:
+        await reference.call_all(QueueWorker.connect, shards)
+    engines = [rank.rollout for rank in ranks]
+    for agent in processes.agents:
+        await agent.call(AgentWorker.connect, engines, shards, rewards)
+    return Cluster(
+        queue=TransferQueue(processes.shards),
+        policy=policy.watched(silence),
+        reference=None if reference is None else reference.watched(silence),
+        rollout=rollout.watched(silence),
+        agents=processes.agents,
+    )

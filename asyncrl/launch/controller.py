@@ -1,0 +1,114 @@
+"""Rank 0's controller: the loop with its parts, put together from the configuration."""
+
+from collections.abc import Callable, Sequence
+
+from asyncrl.agents.chat import ChatTokenizer
+from asyncrl.config.schema import Config
+from asyncrl.data.dataset import PromptStream
+from asyncrl.data.prompts import PromptRow
+from asyncrl.launch.cluster import Cluster
+from asyncrl.launch.inputs import total_steps
+from asyncrl.launch.run_folder import RunFolder
+from asyncrl.observe.console import ConsoleTracker
+from asyncrl.observe.trackers import FileTracker, Generations, TensorBoardTracker, Tracker, TrackerSet
+from asyncrl.runtime.host import Host
+from asyncrl.trainer.feeder import Feeder, GroupSettings
+from asyncrl.trainer.ledger import Ledger
+from asyncrl.trainer.replay_buffer import ReplayBuffer
+from asyncrl.trainer.report import Number, Sample
+from asyncrl.trainer.schedule import SCHEDULES
+from asyncrl.trainer.stages import Stages
+from asyncrl.trainer.trainer import Parts, Trackers, Trainer
+from asyncrl.trainer.validation import Validation
+from asyncrl.trajectory import SamplingParams
+
+Say = Callable[[str], None]
+
+
+class RunTrackers:
+    """The trackers of a run, and the sampled generations beside them."""
+
+    def __init__(self, trackers: TrackerSet, generations: Generations, tokenizer: ChatTokenizer) -> None:
+        self._trackers, self._generations, self._tokenizer = trackers, generations, tokenizer
+
+    def log(self, step: int, numbers: dict[str, Number]) -> None:
+        """Give the numbers of a step to every tracker."""
+        self._trackers.log(step, numbers)
+
+    def generations(self, step: int, samples: Sequence[Sample]) -> None:
+        """Write a few answers of the step, decoded, with their rewards."""
+        decode = self._tokenizer.decode
+        self._generations.log(
+            step,
+            [
+                {"key": each.key, "prompt": decode(each.prompt_ids), "response": decode(each.response_ids), "score": each.score}
+                for each in samples
+            ],
+        )
+
+    def finish(self) -> None:
+        """Close everything."""
+        self._trackers.finish()
+        self._generations.finish()
+
+
+def open_trackers(config: Config, folder: RunFolder, console: ConsoleTracker, tokenizer: ChatTokenizer, say: Say) -> RunTrackers:
+    """The trackers that ``trainer.logger`` names."""
+    makers: dict[str, Callable[[], Tracker]] = {
+        "console": lambda: console,
+        "file": lambda: FileTracker(folder.path),
+        "tensorboard": lambda: TensorBoardTracker(folder.path),
+    }
+    return RunTrackers(TrackerSet([makers[name]() for name in config.trainer.logger], say), Generations(folder.path), tokenizer)
+
+
+def build_trainer(
+    config: Config, cluster: Cluster, host: Host, trackers: Trackers, prompts: PromptStream, rows: Sequence[PromptRow], say: Say
+) -> Trainer:
+    """The loop and everything it drives."""
+    stages = Stages(cluster.policy, cluster.reference, cluster.rollout, config.algorithm)
+    replay = ReplayBuffer(cluster.queue, "train", say)
+    validation_replay = ReplayBuffer(cluster.queue, "val", say)
+    val_kwargs = config.actor_rollout_ref.rollout.val_kwargs
+    judge = Feeder(cluster.queue, cluster.agents, _validation_groups(config))
+    parts = Parts(
+        host=host,
+        queue=cluster.queue,
+        stages=stages,
+        prompts=prompts,
+        feeder=Feeder(cluster.queue, cluster.agents, training_groups(config)),
+        replay=replay,
+        validation=Validation(cluster.queue, judge, validation_replay, rows, val_kwargs.n, config.trainer.seed, config.data.val_batch_size),
+        validation_replay=validation_replay,
+        ledger=Ledger(),
+        schedule=SCHEDULES[config.trainer.v1.trainer_mode],
+        trackers=trackers,
+        say=say,
+    )
+    return Trainer(config, parts, len(cluster.policy), total_steps(config, prompts.steps_per_epoch))
+
+
+def training_groups(config: Config) -> GroupSettings:
+    """What every training group has in common."""
+    rollout = config.actor_rollout_ref.rollout
+    sampling = SamplingParams(
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        max_tokens=rollout.response_limit,
+        ignore_eos=rollout.ignore_eos,
+    )
+    return GroupSettings("train", rollout.n, sampling, config.trainer.seed, rollout.agent.default_agent_loop)
+
+
+def _validation_groups(config: Config) -> GroupSettings:
+    rollout = config.actor_rollout_ref.rollout
+    given = rollout.val_kwargs
+    sampling = SamplingParams(
+        temperature=given.temperature,
+        top_p=given.top_p,
+        top_k=given.top_k,
+        max_tokens=rollout.response_limit,
+        ignore_eos=rollout.ignore_eos,
+    )
+    return GroupSettings("val", given.n, sampling, config.trainer.seed, rollout.agent.default_agent_loop)

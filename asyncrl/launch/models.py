@@ -1,0 +1,156 @@
+"""The models of one rank: policy, reference and rollout engine, built on the device thread."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from asyncrl.algorithms.losses.policy_loss import ClipConfig
+from asyncrl.algorithms.objective import ObjectiveConfig
+from asyncrl.config.places import resolve_path
+from asyncrl.config.schema import Config
+from asyncrl.config.schema.fsdp import FsdpConfig
+from asyncrl.launch.environment import Place
+from asyncrl.rollout.embedded import EmbeddedEngine, EmbeddedOptions
+from asyncrl.training.fsdp import FSDPEngine
+from asyncrl.training.microbatch import MicroBatching
+from asyncrl.training.model import ModelConfig
+from asyncrl.training.optimizer import OptimizerConfig
+from asyncrl.weight_sync.digest import digest
+from asyncrl.workers.policy import PolicySettings
+
+FORMATS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What a rank holds. The engine owns its weights; they are never the trainer's tensors."""
+
+    policy: FSDPEngine
+    reference: FSDPEngine | None
+    rollout: EmbeddedEngine
+    pad_token_id: int
+
+
+def join_group(store: Store, place: Place) -> None:
+    """Join the process group. Blocking; on the device thread, as everything collective."""
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size)
+
+
+def leave_group() -> None:
+    """Leave the process group."""
+    dist.destroy_process_group()
+
+
+def device_of(config: Config, place: Place) -> str:
+    """The device of this rank: as configured, else a GPU of its own where there is one, else the CPU."""
+    kind = config.trainer.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return f"cuda:{place.local_rank}" if kind == "cuda" else "cpu"
+
+
+def build_models(config: Config, device: str, total_steps: int) -> Models:
+    """Read and shard the policy and, where a KL term needs it, the reference; read the engine's model. Collective."""
+    torch.manual_seed(config.trainer.seed)
+    roles = config.actor_rollout_ref
+    policy = FSDPEngine(_model(config, roles.actor.fsdp_config, device, trainable=True), _optimizer(config, total_steps))
+    reference = None
+    if config.need_reference:
+        reference = FSDPEngine(_model(config, roles.ref.fsdp_config, device, trainable=False))
+    rollout = EmbeddedEngine.from_folder(
+        resolve_path(roles.model.path),
+        EmbeddedOptions(
+            max_num_seqs=roles.rollout.max_num_seqs,
+            max_model_len=roles.rollout.model_limit,
+            max_num_batched_tokens=roles.rollout.max_num_batched_tokens,
+            full_determinism=roles.rollout.full_determinism,
+        ),
+        digest=digest,
+        device=device,
+        dtype=_dtype(roles.rollout.dtype, device),
+        trust_remote_code=roles.model.trust_remote_code,
+    )
+    return Models(policy, reference, rollout, _pad_token_id(resolve_path(roles.model.path)))
+
+
+def policy_settings(config: Config) -> PolicySettings:
+    """What the policy worker needs to know, from the configuration."""
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    packed = config.actor_rollout_ref.model.use_remove_padding
+    return PolicySettings(
+        objective=ObjectiveConfig(
+            clip=ClipConfig(actor.clip_low, actor.clip_high, actor.clip_ratio_c),
+            loss_agg_mode=actor.loss_agg_mode,
+            entropy_coeff=actor.entropy_coeff,
+            use_kl_loss=actor.use_kl_loss,
+            kl_loss_coef=actor.kl_loss_coef,
+            kl_loss_type=actor.kl_loss_type,
+            loss_mode=actor.policy_loss.loss_mode,
+        ),
+        temperature=rollout.temperature,
+        epochs=actor.ppo_epochs,
+        update_micro=_micro(actor.ppo_micro_batch_size_per_gpu, actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu, packed),
+        evaluate_micro=_micro(rollout.log_prob_micro_batch_size_per_gpu, rollout.dynamic, rollout.token_budget, packed),
+        loss_scale_factor=actor.loss_scale,
+        use_entropy=actor.calculate_entropy or actor.entropy_coeff != 0,
+    )
+
+
+def reference_micro(config: Config) -> MicroBatching:
+    """How the reference cuts its rows."""
+    ref, packed = config.actor_rollout_ref.ref, config.actor_rollout_ref.model.use_remove_padding
+    return _micro(ref.log_prob_micro_batch_size_per_gpu, ref.dynamic, ref.token_budget, packed)
+
+
+def _micro(rows: int | None, dynamic: bool, budget: int, packed: bool) -> MicroBatching:
+    if rows is None or dynamic:
+        return MicroBatching(max_tokens=budget, packed=packed)
+    return MicroBatching(rows=rows, packed=packed)
+
+
+def _model(config: Config, fsdp: FsdpConfig, device: str, *, trainable: bool) -> ModelConfig:
+    model = config.actor_rollout_ref.model
+    return ModelConfig(
+        path=resolve_path(model.path),
+        trainable=trainable,
+        device=device,
+        model_dtype=FORMATS.get(fsdp.model_dtype, fsdp.model_dtype),
+        compute_dtype=_dtype(fsdp.dtype, device),
+        fsdp_size=fsdp.fsdp_size,
+        reshard_after_forward=fsdp.reshard_after_forward,
+        enable_gradient_checkpointing=trainable and model.enable_gradient_checkpointing,
+        trust_remote_code=model.trust_remote_code,
+    )
+
+
+def _optimizer(config: Config, total_steps: int) -> OptimizerConfig:
+    optim = config.actor_rollout_ref.actor.optim
+    return OptimizerConfig(
+        lr=optim.lr,
+        optimizer=optim.optimizer,
+        betas=optim.betas,
+        weight_decay=optim.weight_decay,
+        clip_grad=optim.clip_grad,
+        lr_scheduler_type=optim.lr_scheduler_type,
+        lr_warmup_steps=optim.lr_warmup_steps,
+        lr_warmup_steps_ratio=optim.lr_warmup_steps_ratio,
+        total_training_steps=total_steps if optim.total_training_steps < 0 else optim.total_training_steps,
+        min_lr_ratio=optim.min_lr_ratio,
+        num_cycles=optim.num_cycles,
+        zero_indexed_step=optim.zero_indexed_step,
+    )
+
+
+def _dtype(given: str | None, device: str) -> str:
+    if given is None:
+        return "float32" if device == "cpu" else "bfloat16"
+    return FORMATS.get(given, given)
+
+
+def _pad_token_id(folder: str) -> int:
+    """The pad token of the model, or 0: padding rows are masked, any known token serves."""
+    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    return int(config.get("pad_token_id") or 0)

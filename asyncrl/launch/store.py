@@ -1,0 +1,27 @@
+"""torchrun's store as a Rendezvous: addresses and pids only, never a secret, since anyone who reaches its port may read it."""
+
+from datetime import timedelta
+
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from asyncrl.runtime.host import Host
+
+
+class StoreRendezvous:
+    """``set`` and ``get`` are quick; ``wait`` blocks a worker thread, not the loop, and has a deadline."""
+
+    def __init__(self, store: Store, host: Host, seconds: float = 120.0) -> None:
+        self._store, self._host, self._seconds = store, host, seconds
+
+    def set(self, key: str, value: bytes) -> None:
+        """Publish ``value``."""
+        self._store.set(key, value)  # type: ignore[arg-type]
+
+    def get(self, key: str) -> bytes | None:
+        """The value, or None when it was not set yet."""
+        return bytes(self._store.get(key)) if self._store.check([key]) else None
+
+    async def wait(self, key: str) -> bytes:
+        """The value, once it is there. Raises torch's DistStoreError after the deadline."""
+        await self._host.run_blocking(self._store.wait, [key], timedelta(seconds=self._seconds))
+        return bytes(self._store.get(key))

@@ -1,0 +1,100 @@
+"""Which requests start next: pure bookkeeping, no tensors.
+
+Two rules. First come, first served: a request starts as soon as a slot is free. Waves, for full determinism: when nothing
+runs and no wave is left, everything that waits is put in key order and cut into waves of ``max_num_seqs``; a wave starts
+when the one before it has ended. So the waves depend on what was submitted together, not on the order or the moment of the
+submissions; what is submitted while waves are left waits for the next cut.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from asyncrl.trajectory import GREEDY_SESSION, GenerateOutput, GenerateRequest, PolicyVersion, StopReason
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A request with what has been drawn for it. The three lists have equal length."""
+
+    request: GenerateRequest
+    budget: int
+    """Most tokens of this answer: what was asked for, or what fits into the model's length."""
+    token_ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    versions: list[PolicyVersion] = field(default_factory=list)
+
+    @property
+    def known(self) -> int:
+        """Tokens of prompt and answer so far."""
+        return len(self.request.prompt_ids) + len(self.token_ids)
+
+    def ids(self) -> list[int]:
+        """Prompt and answer so far."""
+        return self.request.prompt_ids + self.token_ids
+
+    def output(self, reason: StopReason) -> GenerateOutput:
+        """The answer, ended for ``reason``."""
+        return GenerateOutput(
+            request_id=self.request.request_id,
+            token_ids=self.token_ids,
+            log_probs=self.log_probs,
+            versions=self.versions,
+            stop_reason=reason,
+        )
+
+
+def key_order(running: Running) -> tuple[str, int, int, list[int]]:
+    """Sort by uid and session; position and prompt settle the order of two requests of one session."""
+    request = running.request
+    session = -1 if request.session == GREEDY_SESSION else int(request.session)
+    return (request.uid, session, request.drawn, request.prompt_ids)
+
+
+class Admission:
+    """The requests that wait for a slot."""
+
+    def __init__(self, max_num_seqs: int, *, waves: bool) -> None:
+        self.max_num_seqs = max_num_seqs
+        self._by_waves = waves
+        self._waiting: deque[Running] = deque()
+        self._waves: deque[list[Running]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting) + sum(len(wave) for wave in self._waves)
+
+    def add(self, requests: Iterable[Running]) -> None:
+        """Queue new requests behind all others."""
+        self._waiting.extend(requests)
+
+    def put_back(self, requests: Sequence[Running]) -> None:
+        """Queue requests that ran before all others: they start together, in their order."""
+        if self._by_waves and requests:
+            self._waves.appendleft(list(requests))
+        else:
+            self._waiting.extendleft(reversed(requests))
+
+    def take(self, running: int) -> list[Running]:
+        """The requests that start now, beside ``running`` others."""
+        if self._by_waves:
+            return self._next_wave() if not running else []
+        free = min(self.max_num_seqs - running, len(self._waiting))
+        return [self._waiting.popleft() for _ in range(free)]
+
+    def _next_wave(self) -> list[Running]:
+        if not self._waves:
+            ordered = sorted(self._waiting, key=key_order)
+            self._waiting.clear()
+            self._waves.extend(ordered[first : first + self.max_num_seqs] for first in range(0, len(ordered), self.max_num_seqs))
+        return self._waves.popleft() if self._waves else []
+
+    def remove(self, request_ids: Collection[str] | None) -> list[Running]:
+        """Take the named requests, or all (None), out of the queue."""
+        removed: list[Running] = []
+        for queue in (*self._waves, self._waiting):
+            gone = [running for running in queue if request_ids is None or running.request.request_id in request_ids]
+            for running in gone:
+                queue.remove(running)
+            removed += gone
+        self._waves = deque(wave for wave in self._waves if wave)
+        return removed

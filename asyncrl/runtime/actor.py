@@ -1,0 +1,116 @@
+"""Actors, their endpoints, and what an actor knows about where it runs."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, TypeVarTuple, overload
+
+import msgspec
+
+from asyncrl.runtime.tasks import Crew
+
+if TYPE_CHECKING:
+    from asyncrl.runtime.host import Host
+    from asyncrl.runtime.system import ActorSystem
+
+F = TypeVar("F", bound=Callable[..., Any])
+Ts = TypeVarTuple("Ts")
+
+MARK = "_asyncrl_endpoint"
+
+
+class EndpointMark(msgspec.Struct, frozen=True):
+    """What ``@endpoint`` was told."""
+
+    idempotent: bool = False
+    collective: bool = False
+
+
+@overload
+def endpoint(function: F) -> F: ...
+@overload
+def endpoint(*, idempotent: bool = False, collective: bool = False) -> Callable[[F], F]: ...
+def endpoint(function: F | None = None, *, idempotent: bool = False, collective: bool = False) -> F | Callable[[F], F]:
+    """Marks a method as callable from other actors and processes; returns it unchanged.
+
+    ``async def`` runs on the event loop, an async generator is a stream, a plain ``def`` runs on a worker thread.
+    ``idempotent``: a repeated call has no second effect. ``collective``: contains a collective, so it may only be called
+    through an ``ActorGroup``. All parameters and the result must be annotated with types that can travel.
+    """
+
+    def mark(method: F) -> F:
+        method.__dict__[MARK] = EndpointMark(idempotent, collective)
+        return method
+
+    return mark if function is None else mark(function)
+
+
+class CurrentCall(Protocol):
+    """What is known about the call that is being served."""
+
+    caller: str
+    trace: str
+    expires: float | None
+
+    def progress(self) -> None: ...
+
+
+CURRENT_CALL: contextvars.ContextVar[CurrentCall | None] = contextvars.ContextVar("asyncrl_current_call", default=None)
+
+
+class ActorContext:
+    """Where an actor runs, and which call it serves. Set before ``__init__`` runs."""
+
+    def __init__(self, name: str, system: ActorSystem, host: Host) -> None:
+        self.name, self.system, self.host = name, system, host
+        self.crew = Crew(lambda task, error: system.actor_failed(name, task, error))
+
+    def background(self, function: Callable[[*Ts], Coroutine[Any, Any, None]], *args: *Ts, name: str) -> None:
+        """Runs ``function`` beside the calls until the actor stops. What it raises fails the actor, and with it its process."""
+        self.crew.start(function, *args, name=name)
+
+    def progress(self) -> None:
+        """Marks that the current call got further; what a watched caller waits for. Safe on any thread; nothing outside a call."""
+        current = CURRENT_CALL.get()
+        if current is not None:
+            current.progress()
+
+    @property
+    def caller(self) -> str:
+        """Name of the process that made the current call, "" outside one."""
+        current = CURRENT_CALL.get()
+        return current.caller if current is not None else ""
+
+    @property
+    def deadline(self) -> float | None:
+        """When the current call's caller gives up, on ``host.clock()``; None when it does not."""
+        current = CURRENT_CALL.get()
+        return current.expires if current is not None else None
+
+
+class Actor:
+    """The unit of concurrency: state that only its own endpoints touch.
+
+    Example::
+
+        class Counter(Actor):
+            def __init__(self, start: int = 0) -> None:
+                self.total = start
+
+            @endpoint
+            async def add(self, n: int) -> int:
+                self.total += n
+                return self.total
+    """
+
+    concurrency: ClassVar[int] = 1
+    """How many calls run at the same time; 0 is no bound."""
+
+    context: ActorContext
+
+    async def on_start(self) -> None:
+        """Runs before the first call."""
+
+    async def on_stop(self) -> None:
+        """Runs after the last call, with at most 5 s."""

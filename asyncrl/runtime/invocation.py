@@ -1,0 +1,148 @@
+"""One call at its callee: decode, run, answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from asyncrl.errors import ActorDied
+from asyncrl.runtime.actor import CURRENT_CALL
+from asyncrl.runtime.failures import describe
+from asyncrl.runtime.messages import Accepted, Call, Message, Progress, Reply, StreamEnd, StreamItem
+from asyncrl.runtime.tasks import to_its_end
+
+if TYPE_CHECKING:
+    from asyncrl.runtime.host import Host
+    from asyncrl.runtime.incoming import Incoming
+    from asyncrl.runtime.mailbox import Mailbox
+    from asyncrl.runtime.plan import EndpointPlan
+    from asyncrl.runtime.waits import WaitRegistry
+
+
+class Invocation:
+    """A call that was accepted. It is answered exactly once, unless its caller is gone."""
+
+    __slots__ = (
+        "_credit",
+        "_last_progress",
+        "_loop",
+        "_method",
+        "_more",
+        "call",
+        "caller",
+        "expires",
+        "frames",
+        "host",
+        "incoming",
+        "label",
+        "mailbox",
+        "plan",
+        "task",
+        "trace",
+        "waits",
+    )
+
+    def __init__(self, incoming: Incoming, mailbox: Mailbox, plan: EndpointPlan, call: Call, frames: Sequence[memoryview]) -> None:
+        self.incoming, self.mailbox, self.plan, self.call, self.frames = incoming, mailbox, plan, call, frames
+        self.host: Host = incoming.host
+        self.waits: WaitRegistry = incoming.waits
+        self.caller, self.trace = incoming.process, call.trace
+        self.expires = self.host.clock() + call.deadline if call.deadline else None
+        self.task: asyncio.Task[None] | None = None
+        self.label = f"{mailbox.name}.{plan.name}"
+        self._loop = asyncio.get_running_loop()
+        self._method: Callable[..., Any] = mailbox.methods[plan.name]
+        self._credit = call.credit
+        self._more: asyncio.Future[None] | None = None
+        self._last_progress = 0.0
+
+    async def run(self) -> None:
+        """Serves the call; every way out answers it."""
+        CURRENT_CALL.set(self)
+        try:
+            if self.expires is not None and self.host.clock() >= self.expires:
+                # Its caller has given up while it waited; nobody wants the effect any more.
+                self._answer(describe(self.call.id, TimeoutError("the deadline passed in the mailbox")))
+                return
+            args, kwargs = self.plan.arguments.decode(self.call.arguments, self.frames)
+            self.frames = ()
+            if self.plan.kind == "stream":
+                await self._stream(args, kwargs)
+            elif self.plan.kind == "async":
+                self._reply(await self._method(*args, **kwargs))
+            else:
+                self._reply(await self._on_thread(args, kwargs))
+        except asyncio.CancelledError:
+            self._answer(describe(self.call.id, self._ended_error()))
+            raise
+        except Exception as error:
+            self._answer(describe(self.call.id, error))
+
+    async def _on_thread(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # A thread cannot be stopped: a cancelled call keeps its place in the actor until the function has returned.
+        return await to_its_end(lambda: self.host.run_blocking(lambda: self._method(*args, **kwargs)))
+
+    async def _stream(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        generator: AsyncGenerator[Any, None] = self._method(*args, **kwargs)
+        try:
+            async for item in generator:
+                if self._credit <= 0:
+                    await self._wait_for_credit()
+                self._credit -= 1
+                data, frames = self.plan.result.encode(item)
+                self.incoming.send(StreamItem(self.call.id, msgspec.Raw(data)), frames)
+        finally:
+            await generator.aclose()
+        self._answer(StreamEnd(self.call.id))
+
+    async def _wait_for_credit(self) -> None:
+        self._more = self._loop.create_future()
+        with self.waits.waiting(self.caller, f"credit for {self.label}"):
+            await self._more
+        self._more = None
+
+    def credit(self, items: int) -> None:
+        """The consumer took ``items``."""
+        self._credit += items
+        if self._more is not None and not self._more.done() and self._credit > 0:
+            self._more.set_result(None)
+
+    def cancel(self) -> None:
+        """The caller has left."""
+        if self.task is None:
+            self.mailbox.withdraw(self)
+            self._answer(describe(self.call.id, self._ended_error()))
+        else:
+            self.task.cancel()
+
+    def refuse_closed(self, cause: str) -> None:
+        """Answers a call that never started."""
+        self._answer(describe(self.call.id, ActorDied(self.mailbox.name, cause)))
+
+    def progress(self) -> None:
+        """See ``ActorContext.progress``; any thread."""
+        silence = self.call.silence
+        if not silence:
+            return
+        now = self.host.clock()
+        if now - self._last_progress >= min(1.0, silence / 4):
+            self._last_progress = now
+            self._loop.call_soon_threadsafe(self.incoming.send, Progress(self.call.id), ())
+
+    def _ended_error(self) -> BaseException:
+        if self.mailbox.closed:
+            return ActorDied(self.mailbox.name, self.mailbox.closed)
+        return asyncio.CancelledError("cancelled")
+
+    def _reply(self, result: Any) -> None:
+        if self.call.mode == "tell":
+            self._answer(Accepted(self.call.id))
+            return
+        data, frames = self.plan.result.encode(result)
+        self.incoming.finished(self.call.id, Reply(self.call.id, msgspec.Raw(data)), frames)
+
+    def _answer(self, message: Message) -> None:
+        self.incoming.finished(self.call.id, message, ())

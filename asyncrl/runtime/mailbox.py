@@ -1,0 +1,86 @@
+"""One actor in its process: its instance, the calls that wait for it, and the calls that run."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+from asyncrl.errors import WireError
+from asyncrl.runtime.plan import EndpointPlan, endpoints_of, plan_of
+from asyncrl.runtime.tasks import Crew, shielded
+
+if TYPE_CHECKING:
+    from asyncrl.runtime.actor import Actor
+    from asyncrl.runtime.invocation import Invocation
+
+STOP_SECONDS = 5.0
+
+
+class Mailbox:
+    """Starts calls in their order of arrival, ``concurrency`` at a time."""
+
+    def __init__(self, name: str, instance: Actor) -> None:
+        self.name = name
+        self.instance = instance
+        functions = endpoints_of(type(instance))
+        self.plans: dict[str, EndpointPlan] = {key: plan_of(function) for key, function in functions.items()}
+        self.methods: dict[str, Callable[..., Any]] = {key: MethodType(function, instance) for key, function in functions.items()}
+        self.closed = ""
+        self._limit = type(instance).concurrency
+        self._queue: deque[Invocation] = deque()
+        self._active = 0
+        self._crew = Crew()
+        self._sequence = 0
+
+    def check_sequence(self, plan: EndpointPlan, sequence: int) -> None:
+        """Collectives run in one order on all members. Raises WireError naming both numbers when this one is not next."""
+        if not plan.collective:
+            if sequence >= 0:
+                raise WireError(f"{plan.label} is not collective, yet it came with sequence number {sequence}")
+            return
+        if sequence < 0:
+            raise WireError(f"{plan.label} is collective; call it through an ActorGroup")
+        if sequence != self._sequence:
+            raise WireError(f"{self.name}: collective {plan.label} has sequence number {sequence}, this member expects {self._sequence}")
+        self._sequence += 1
+
+    def submit(self, invocation: Invocation) -> None:
+        """Starts a call, or queues it behind the others."""
+        if self._limit and self._active >= self._limit:
+            self._queue.append(invocation)
+        else:
+            self._start(invocation)
+
+    def withdraw(self, invocation: Invocation) -> None:
+        """Takes a call out of the queue."""
+        self._queue.remove(invocation)
+
+    def _start(self, invocation: Invocation) -> None:
+        self._active += 1
+        invocation.task = self._crew.start(invocation.run, name=invocation.label)
+        invocation.task.add_done_callback(self._ended)
+
+    def _ended(self, task: Any) -> None:
+        self._active -= 1
+        if self._queue and not self.closed:
+            self._start(self._queue.popleft())
+
+    async def close(self, cause: str) -> None:
+        """Answers the queued calls, cancels the running ones, runs ``on_stop``; at most 5 s each."""
+        self.closed = cause
+        while self._queue:
+            self._queue.popleft().refuse_closed(cause)
+        async with shielded(2 * STOP_SECONDS) as shield:
+            await shield.run(self._stop)
+
+    async def _stop(self) -> None:
+        await self._crew.close(STOP_SECONDS)
+        await self.instance.context.crew.close(STOP_SECONDS)
+        await self.instance.on_stop()
+
+    @property
+    def depth(self) -> int:
+        """Calls that wait."""
+        return len(self._queue)

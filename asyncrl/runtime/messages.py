@@ -1,0 +1,157 @@
+"""What travels between two processes: tagged MessagePack structs, unknown fields refused.
+
+A message is one header frame (one of the structs below) and any number of buffer frames that its arguments, result or
+item refer to by index. ``Raw`` fields hold MessagePack that only the endpoint's own types can read.
+"""
+
+import hashlib
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import msgspec
+
+VERSION = "0.1.0"
+
+Name = Annotated[str, msgspec.Meta(max_length=256)]
+Text = Annotated[str, msgspec.Meta(max_length=65536)]
+Identifier = Annotated[int, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class ActorAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where one actor lives; may travel in messages.
+
+    ``endpoint`` is "ipc://...", "tcp://..." or "memory://..."; ``attempt`` and ``generation`` name the incarnation.
+    """
+
+    process: Name
+    endpoint: Name
+    actor: Name
+    attempt: Name
+    generation: int
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Root of the envelopes."""
+
+
+class Hello(Message, tag="hello", frozen=True):
+    """First message of a caller: who it is, and whom it believes to reach."""
+
+    version: Name
+    schema: Name
+    process: Name
+    attempt: Name
+    generation: int
+    token: bytes
+    target: Name
+    target_generation: int
+
+
+class Call(Message, tag="call", frozen=True):
+    """One request. ``deadline`` and ``silence`` are seconds from now, 0 for none; ``sequence`` is -1 outside collectives."""
+
+    id: Identifier
+    actor: Name
+    method: Name
+    mode: Literal["call", "tell", "stream"]
+    deadline: Seconds
+    silence: Seconds
+    credit: Identifier
+    sequence: int
+    trace: Name
+    arguments: msgspec.Raw
+
+
+class Cancel(Message, tag="cancel", frozen=True):
+    """The caller has left; the callee stops at its next await."""
+
+    id: Identifier
+
+
+class Credit(Message, tag="credit", frozen=True):
+    """The consumer of a stream allows ``items`` more."""
+
+    id: Identifier
+    items: Identifier
+
+
+class Goodbye(Message, tag="goodbye", frozen=True):
+    """The sender leaves on purpose; nothing follows."""
+
+    reason: Text
+
+
+class Welcome(Message, tag="welcome", frozen=True):
+    """The hello was accepted."""
+
+    process: Name
+    generation: int
+
+
+class Refused(Message, tag="refused", frozen=True):
+    """The hello, or a message before it, was not accepted."""
+
+    reason: Text
+
+
+class Reply(Message, tag="reply", frozen=True):
+    """The result of a call."""
+
+    id: Identifier
+    result: msgspec.Raw
+
+
+class Accepted(Message, tag="accepted", frozen=True):
+    """A tell ran to its end; its credit returns."""
+
+    id: Identifier
+
+
+class Failure(Message, tag="failure", frozen=True):
+    """A call, tell or stream that ended with an error. ``attributes`` rebuild an error of our own tree."""
+
+    id: Identifier
+    kind: Name
+    message: str
+    traceback: str
+    attributes: dict[str, Any] | None
+
+
+class Progress(Message, tag="progress", frozen=True):
+    """A watched call is alive and has got further."""
+
+    id: Identifier
+
+
+class StreamItem(Message, tag="item", frozen=True):
+    """One item of a stream."""
+
+    id: Identifier
+    item: msgspec.Raw
+
+
+class StreamEnd(Message, tag="end", frozen=True):
+    """The stream is over."""
+
+    id: Identifier
+
+
+TO_CALLEE = Hello | Call | Cancel | Credit | Goodbye
+TO_CALLER = Welcome | Refused | Reply | Accepted | Failure | Progress | StreamItem | StreamEnd | Goodbye
+
+
+def schema_hash() -> str:
+    """Hash over the names, order and types of all fields, so that two builds that disagree refuse each other."""
+    to_callee = (Hello, Call, Cancel, Credit, Goodbye)
+    to_caller = (Welcome, Refused, Reply, Accepted, Failure, Progress, StreamItem, StreamEnd)
+    kinds: tuple[type[msgspec.Struct], ...] = (ActorAddress, *to_callee, *to_caller)
+    described = [(kind.__name__, [(field.name, _bare(field.type)) for field in msgspec.structs.fields(kind)]) for kind in kinds]
+    return hashlib.blake2b(repr(described).encode(), digest_size=8).hexdigest()
+
+
+def _bare(kind: Any) -> str:
+    """A type without its limits: typing may hand out an equal limit of another spelling (0 for 0.0) that it has seen first."""
+    return repr(get_args(kind)[0] if get_origin(kind) is Annotated else kind)
+
+
+SCHEMA = schema_hash()

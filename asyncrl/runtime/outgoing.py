@@ -1,0 +1,207 @@
+"""The caller's end of a connection: one peer process, the calls it owes an answer, and the credit it gives."""
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from asyncrl.errors import ActorDied, AsyncRLError, Undeliverable, WireError
+from asyncrl.runtime.codec import ENCODER
+from asyncrl.runtime.failures import rebuild
+from asyncrl.runtime.messages import (
+    TO_CALLER,
+    Accepted,
+    ActorAddress,
+    Call,
+    Cancel,
+    Credit,
+    Failure,
+    Goodbye,
+    Message,
+    Progress,
+    Refused,
+    Reply,
+    StreamEnd,
+    StreamItem,
+    Welcome,
+)
+from asyncrl.runtime.pending import Pending, StreamPending
+from asyncrl.runtime.shapes import Buffer
+from asyncrl.runtime.site import Site
+from asyncrl.runtime.transport import Link, Transport
+
+logger = logging.getLogger(__name__)
+
+DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(TO_CALLER)
+LINGER = 0.2
+CREDIT = 1024
+"""Calls to one actor that a process may have unanswered."""
+
+
+class Window:
+    """Credit towards one actor; waiters get it in their order."""
+
+    __slots__ = ("free", "waiters")
+
+    def __init__(self, size: int) -> None:
+        self.free = size
+        self.waiters: deque[asyncio.Future[None]] = deque()
+
+    def release(self) -> None:
+        """Returns one credit, to the first waiter if there is one."""
+        while self.waiters:
+            waiter = self.waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self.free += 1
+
+    async def acquire(self) -> None:
+        """Takes one credit. Waits behind the others."""
+        if self.free and not self.waiters:
+            self.free -= 1
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.release()
+            raise
+
+    def fail(self, error: Callable[[], AsyncRLError]) -> None:
+        """Wakes all waiters with an error."""
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_exception(error())
+        self.waiters.clear()
+
+
+class Outgoing:
+    """Receiver of one peer's answers."""
+
+    def __init__(self, site: Site, address: ActorAddress, transport: Transport, lost: "Callable[[Outgoing, str], None]") -> None:
+        self.process, self.generation = address.process, address.generation
+        self.welcome = False
+        self.closed = False
+        self.waits = site.waits
+        self._lost = lost
+        self._pending: dict[int, Pending] = {}
+        self._windows: dict[str, Window] = {}
+        self._numbers = itertools.count(1)
+        self._broken: Callable[[], AsyncRLError] | None = None
+        self._link: Link = transport.connect(address.endpoint, self)
+        self._link.send([ENCODER.encode(site.identity.hello_to(address))])
+
+    def window(self, actor: str) -> Window:
+        """The credit towards one actor."""
+        found = self._windows.get(actor)
+        if found is None:
+            found = self._windows[actor] = Window(CREDIT)
+        return found
+
+    def number(self) -> int:
+        """An unused call number."""
+        return next(self._numbers)
+
+    def call(self, call: Call, frames: Sequence[Buffer], pending: Pending) -> None:
+        """Sends a call whose credit was taken. Raises WireError, with the credit returned, if it is too large to travel."""
+        if self._broken is not None:
+            raise self._broken()
+        self._pending[call.id] = pending
+        try:
+            self._link.send([ENCODER.encode(call), *frames])
+        except WireError:
+            self._pending.pop(call.id, None)
+            pending.window.release()
+            raise
+
+    def cancel(self, number: int) -> None:
+        """The caller has left; its credit returns with the callee's answer."""
+        if number in self._pending and not self.closed:
+            self._link.send([ENCODER.encode(Cancel(number))])
+
+    def credit(self, number: int, items: int) -> None:
+        """Lets a stream go on."""
+        if number in self._pending and not self.closed:
+            self._link.send([ENCODER.encode(Credit(number, items))])
+
+    def received(self, frames: Sequence[memoryview]) -> None:
+        """One answer of the peer."""
+        try:
+            message = DECODER.decode(frames[0])
+        except (msgspec.DecodeError, RecursionError, IndexError, ValueError) as error:
+            seen = str(error)
+            self.break_off(lambda: WireError(f"{self.process} sent a message that cannot be read: {seen}"))
+            return
+        if isinstance(message, Reply):
+            self._finish(message.id, lambda pending: pending.reply(message.result, frames[1:]))
+        elif isinstance(message, StreamItem | Progress):
+            self._go_on(message, frames[1:])
+        elif isinstance(message, Accepted | StreamEnd):
+            self._finish(message.id, lambda pending: pending.end())
+        elif isinstance(message, Failure):
+            failure = message
+            self._finish(message.id, lambda pending: pending.fail(rebuild(failure, pending.who, pending.what)))
+        else:
+            self._state(message)
+
+    def _finish(self, number: int, act: Callable[[Pending], None]) -> None:
+        pending = self._pending.pop(number, None)
+        if pending is not None:
+            pending.window.release()
+            act(pending)
+
+    def _go_on(self, message: Message, frames: Sequence[memoryview]) -> None:
+        if isinstance(message, StreamItem):
+            pending = self._pending.get(message.id)
+            if isinstance(pending, StreamPending):
+                pending.item(message.item, frames)
+        elif isinstance(message, Progress) and (pending := self._pending.get(message.id)) is not None:
+            pending.touch()
+
+    def _state(self, message: Message) -> None:
+        if isinstance(message, Welcome):
+            self.welcome = True
+        elif isinstance(message, Refused):
+            reason = message.reason
+            self.break_off(lambda: Undeliverable(self.process, f"the connection was refused: {reason}"))
+        elif isinstance(message, Goodbye):
+            reason = message.reason
+            self.break_off(lambda: ActorDied(self.process, reason))
+
+    def lost(self, cause: str) -> None:
+        """The connection broke; whoever knows the process decides what to tell the callers."""
+        self._link.close()
+        self._lost(self, cause)
+
+    def break_off(self, error: Callable[[], AsyncRLError]) -> None:
+        """Ends the connection: every call, stream and credit wait fails with its own copy of the error."""
+        if self.closed:
+            return
+        self.closed = True
+        self._broken = error
+        pending = list(self._pending.values())
+        self._pending.clear()
+        for each in pending:
+            each.fail(error())
+        for window in self._windows.values():
+            window.fail(error)
+        # Without a welcome nobody may ever take what was sent.
+        self._link.close(LINGER if self.welcome else 0.0)
+
+    def leave(self, reason: str, error: Callable[[], AsyncRLError]) -> None:
+        """Says goodbye and breaks off."""
+        if not self.closed:
+            self._link.send([ENCODER.encode(Goodbye(reason))])
+            self.break_off(error)
+
+    @property
+    def unanswered(self) -> list[Any]:
+        """The calls that the peer owes an answer."""
+        return list(self._pending.values())

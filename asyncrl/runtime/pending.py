@@ -1,0 +1,161 @@
+"""One call at its caller: what is awaited, under which limit, and how its answer is read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from asyncrl.errors import AsyncRLError, CallTimedOut, WireError
+from asyncrl.runtime.codec import Codec
+
+if TYPE_CHECKING:
+    from asyncrl.runtime.outgoing import Window
+
+logger = logging.getLogger(__name__)
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """How long a caller waits: ``deadline`` seconds by the clock, or ``silence`` seconds without a sign of progress."""
+
+    deadline: float = 30.0
+    silence: float = 0.0
+
+
+class Pending:
+    """A call that is not answered yet."""
+
+    __slots__ = ("_loop", "_timer", "_touched", "answered", "future", "limit", "result", "what", "who", "window")
+
+    def __init__(self, who: str, what: str, result: Codec, window: Window, limit: Limit) -> None:
+        self.who, self.what, self.result, self.window, self.limit = who, what, result, window, limit
+        self._loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self._loop.create_future()
+        self.answered = False
+        self._touched = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.arm()
+
+    def arm(self) -> None:
+        """Starts the limit anew."""
+        self.disarm()
+        if self.limit.silence:
+            self._touched = self._loop.time()
+            self._timer = self._loop.call_later(self.limit.silence, self._look)
+        elif self.limit.deadline:
+            self._timer = self._loop.call_later(self.limit.deadline, self._expire, self.limit.deadline)
+
+    def disarm(self) -> None:
+        """Stops the limit."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def touch(self) -> None:
+        """The callee got further."""
+        self._touched = self._loop.time()
+
+    def _look(self) -> None:
+        left = self._touched + self.limit.silence - self._loop.time()
+        if left <= 0:
+            self._expire(self.limit.silence)
+        else:
+            self._timer = self._loop.call_later(left, self._look)
+
+    def _expire(self, seconds: float) -> None:
+        self._timer = None
+        what = f"{self.what} (no sign of progress)" if self.limit.silence else self.what
+        if not self.future.done():
+            self.future.set_exception(CallTimedOut(self.who, what, seconds))
+
+    def reply(self, data: msgspec.Raw, frames: Sequence[memoryview]) -> None:
+        """The result came."""
+        self.answered = True
+        if self.future.done():
+            return
+        try:
+            value = self.result.decode(data, frames)
+        except WireError as error:
+            self.future.set_exception(WireError(f"the result of {self.what} on {self.who}: {error}"))
+            return
+        self.future.set_result(value)
+
+    def end(self) -> None:
+        """A tell ran to its end."""
+        self.answered = True
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def fail(self, error: AsyncRLError) -> None:
+        """The call will have no result."""
+        self.answered = True
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class TellPending(Pending):
+    """A message without a reply: only its failure is heard of, in the log."""
+
+    __slots__ = ()
+
+    def arm(self) -> None:
+        """Nobody waits, so nothing expires."""
+
+    def fail(self, error: AsyncRLError) -> None:
+        self.answered = True
+        logger.warning("tell of %s to %s failed: %s", self.what, self.who, error)
+
+
+class StreamPending(Pending):
+    """A stream; the limit holds for each item, and only while the consumer waits for it."""
+
+    __slots__ = ("_ended", "_error", "items")
+
+    def __init__(self, who: str, what: str, result: Codec, window: Window, limit: Limit) -> None:
+        self.items: deque[tuple[msgspec.Raw, Sequence[memoryview]]] = deque()
+        self._ended = False
+        self._error: AsyncRLError | None = None
+        super().__init__(who, what, result, window, limit)
+        self.disarm()
+
+    async def next(self) -> tuple[bool, Any]:
+        """(True, item), or (False, None) at the end. Raises what ended the stream, after the items before it."""
+        if not self.items and not self._ended:
+            self.future = self._loop.create_future()
+            self.arm()
+            try:
+                await self.future
+            finally:
+                self.disarm()
+        if self.items:
+            data, frames = self.items.popleft()
+            try:
+                return True, self.result.decode(data, frames)
+            except WireError as error:
+                raise WireError(f"an item of {self.what} on {self.who}: {error}") from error
+        if self._error is not None:
+            raise self._error
+        return False, None
+
+    def _wake(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def item(self, data: msgspec.Raw, frames: Sequence[memoryview]) -> None:
+        """One item came."""
+        self.touch()
+        self.items.append((data, frames))
+        self._wake()
+
+    def end(self) -> None:
+        self.answered = self._ended = True
+        self._wake()
+
+    def fail(self, error: AsyncRLError) -> None:
+        self.answered = self._ended = True
+        self._error = error
+        self._wake()

@@ -1,0 +1,153 @@
+"""References to actors: typed calls, tells and streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+import msgspec
+
+from asyncrl.errors import CallTimedOut
+from asyncrl.runtime.messages import ActorAddress, Call
+from asyncrl.runtime.outgoing import Outgoing
+from asyncrl.runtime.pending import Limit, Pending, StreamPending, TellPending
+from asyncrl.runtime.plan import EndpointPlan, plan_of
+from asyncrl.runtime.waits import WaitRegistry
+
+A = TypeVar("A")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+STREAM_CREDIT = 16
+"""Items of a stream that may be in flight."""
+
+
+class Caller(Protocol):
+    """What a reference needs of its system."""
+
+    waits: WaitRegistry
+
+    def outgoing(self, address: ActorAddress) -> Outgoing:
+        """The connection to the process of an address. Raises ActorDied for one that is known to be gone."""
+        ...
+
+    def collective_number(self, members: tuple[ActorAddress, ...]) -> int:
+        """The next sequence number of a group of actors."""
+        ...
+
+
+class ActorRef(Generic[A]):
+    """A reference to one actor. Calls raise ActorDied, CallTimedOut, CallFailed, Undeliverable, WireError, or the
+    error of our own tree that the endpoint raised."""
+
+    __slots__ = ("_caller", "_limit", "address")
+
+    def __init__(self, caller: Caller, address: ActorAddress, limit: Limit | None = None) -> None:
+        self._caller, self.address, self._limit = caller, address, limit or Limit()
+
+    def __repr__(self) -> str:
+        return f"ActorRef({self.address.actor!r} in {self.address.process!r})"
+
+    @property
+    def caller(self) -> Caller:
+        """The system that this reference calls from."""
+        return self._caller
+
+    @overload
+    async def call(self, method: Callable[Concatenate[A, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    async def call(self, method: Callable[Concatenate[A, P], R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    async def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Calls an endpoint and waits for its result. Leaving early cancels the callee."""
+        return await self.numbered_call(-1, method, *args, **kwargs)
+
+    async def numbered_call(self, sequence: int, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A call with the sequence number of its group, -1 outside collectives."""
+        plan = plan_of(method)
+        data, frames = plan.arguments.encode(args, kwargs)
+        outgoing = await self._with_credit(plan)
+        pending = Pending(self._who, plan.label, plan.result, outgoing.window(self.address.actor), self._limit)
+        number = outgoing.number()
+        ticket = self._caller.waits.enter(self._who, plan.label)
+        try:
+            outgoing.call(self._envelope(number, plan, "call", data, sequence), frames, pending)
+            return await pending.future
+        finally:
+            pending.disarm()
+            self._caller.waits.leave(ticket)
+            if not pending.answered:
+                outgoing.cancel(number)
+
+    async def tell(self, method: Callable[Concatenate[A, P], Any], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Sends without waiting for a result; returns when the actor's credit admits it. A failure is only logged."""
+        plan = plan_of(method)
+        data, frames = plan.arguments.encode(args, kwargs)
+        outgoing = await self._with_credit(plan)
+        pending = TellPending(self._who, plan.label, plan.result, outgoing.window(self.address.actor), self._limit)
+        outgoing.call(self._envelope(outgoing.number(), plan, "tell", data, -1), frames, pending)
+
+    def stream(self, method: Callable[Concatenate[A, P], AsyncIterator[R]], *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[R, None]:
+        """Items of an endpoint that is an async generator.
+
+        At most 16 items are in flight: the consumer's pace bounds the producer. Leaving early cancels the producer; use
+        ``contextlib.aclosing`` where that must not wait for garbage collection. The deadline, or the silence, holds for
+        each item, while the consumer waits for it.
+        """
+        return self._items(plan_of(method), args, kwargs)
+
+    async def _items(self, plan: EndpointPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncGenerator[Any, None]:
+        data, frames = plan.arguments.encode(args, kwargs)
+        outgoing = await self._with_credit(plan)
+        pending = StreamPending(self._who, plan.label, plan.result, outgoing.window(self.address.actor), self._limit)
+        number = outgoing.number()
+        taken = 0
+        try:
+            outgoing.call(self._envelope(number, plan, "stream", data, -1), frames, pending)
+            while True:
+                with self._caller.waits.waiting(self._who, f"an item of {plan.label}"):
+                    more, item = await pending.next()
+                if not more:
+                    return
+                yield item
+                taken += 1
+                if taken >= STREAM_CREDIT // 2:
+                    outgoing.credit(number, taken)
+                    taken = 0
+        finally:
+            if not pending.answered:
+                outgoing.cancel(number)
+
+    async def _with_credit(self, plan: EndpointPlan) -> Outgoing:
+        outgoing = self._caller.outgoing(self.address)
+        window = outgoing.window(self.address.actor)
+        if window.free and not window.waiters:
+            window.free -= 1
+            return outgoing
+        with self._caller.waits.waiting(self._who, f"credit for {plan.label}"):
+            try:
+                async with asyncio.timeout(self._limit.deadline or None) as scope:
+                    await window.acquire()
+            except TimeoutError:
+                if not scope.expired():
+                    raise
+                raise CallTimedOut(self._who, f"credit for {plan.label}", self._limit.deadline) from None
+        return outgoing
+
+    def _envelope(self, number: int, plan: EndpointPlan, mode: Any, data: bytes, sequence: int) -> Call:
+        limit = self._limit
+        deadline = 0.0 if limit.silence or mode != "call" else limit.deadline
+        credit = STREAM_CREDIT if mode == "stream" else 0
+        return Call(number, self.address.actor, plan.name, mode, deadline, limit.silence, credit, sequence, "", msgspec.Raw(data))
+
+    @property
+    def _who(self) -> str:
+        return f"{self.address.actor}@{self.address.process}"
+
+    def with_deadline(self, seconds: float) -> ActorRef[A]:
+        """The same actor; calls fail with CallTimedOut after ``seconds``."""
+        return ActorRef(self._caller, self.address, Limit(deadline=seconds))
+
+    def watched(self, silence: float) -> ActorRef[A]:
+        """The same actor without a clock deadline: calls fail after ``silence`` seconds without progress or item."""
+        return ActorRef(self._caller, self.address, Limit(deadline=0.0, silence=silence))

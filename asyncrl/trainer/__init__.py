@@ -1,0 +1,1 @@
+"""The loop and its parts: feeder, ledger, replay buffer, stages, validation, report."""

@@ -1,0 +1,72 @@
+"""The controller's view of a batch: keys and tags, never tensors; and how it is cut for the ranks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asyncrl.algorithms.balance import balance_rows
+from asyncrl.trajectory import TrajectoryKey
+from asyncrl.workers.meta import BatchMeta, MiniBatch
+
+
+@dataclass(frozen=True, slots=True)
+class KVBatchMeta:
+    """N rows of one partition, sorted by (issue order, session, index).
+
+    ``groups`` gives the prompt group of each row as its place among the batch's prompts.
+    """
+
+    partition_id: str
+    uids: tuple[str, ...]
+    keys: tuple[str, ...]
+    tags: tuple[dict[str, Any], ...]
+    groups: tuple[int, ...]
+    step: int
+
+    @property
+    def scores(self) -> list[float]:
+        """The reward of each row."""
+        return [float(tag["score"]) for tag in self.tags]
+
+    def lengths(self, name: str) -> list[int]:
+        """One of the length tags of each row: ``prompt_len``, ``response_len`` or ``seq_len``."""
+        return [int(tag[name]) for tag in self.tags]
+
+
+def collect(partition_id: str, uids: Sequence[str], rows: dict[str, dict[str, Any]], step: int) -> KVBatchMeta:
+    """The rows of these groups in training order, out of all rows of a partition."""
+    place = {uid: position for position, uid in enumerate(uids)}
+    parsed = [(TrajectoryKey.parse(key), key) for key in rows]
+    chosen = sorted(
+        ((place[name.uid], *name.order()[1:], key) for name, key in parsed if name.uid in place),
+    )
+    keys = tuple(row[-1] for row in chosen)
+    return KVBatchMeta(
+        partition_id=partition_id,
+        uids=tuple(uids),
+        keys=keys,
+        tags=tuple(rows[key] for key in keys),
+        groups=tuple(row[0] for row in chosen),
+        step=step,
+    )
+
+
+def cut(batch: KVBatchMeta, mini_batches: Sequence[Sequence[int]], ranks: int) -> list[BatchMeta]:
+    """One BatchMeta per rank.
+
+    ``mini_batches`` lists the groups of each optimizer step. Rows are balanced over the ranks inside one mini-batch by
+    Karmarkar-Karp on their workload, and padding fills it up to the next multiple of ``ranks``: so what is trained
+    together does not depend on the number of ranks. A mini-batch without any row is left out.
+    """
+    shares: list[list[MiniBatch]] = [[] for _ in range(ranks)]
+    for groups in mini_batches:
+        member = frozenset(groups)
+        rows = [row for row, group in enumerate(batch.groups) if group in member]
+        if not rows:
+            continue
+        padding = -len(rows) % ranks
+        lengths = [int(batch.tags[row]["seq_len"]) for row in rows] + [2] * padding
+        for rank, positions in enumerate(balance_rows(lengths, ranks)):
+            keys = [batch.keys[rows[position]] for position in positions if position < len(rows)]
+            shares[rank].append(MiniBatch(keys, padding=len(positions) - len(keys)))
+    return [BatchMeta(batch.partition_id, share, batch.step) for share in shares]

@@ -1,0 +1,142 @@
+"""What one step did, in numbers: timings, lengths, rewards, staleness, groups."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from asyncrl.algorithms.dynamic_sampling import zero_spread
+from asyncrl.metrics import Metric, Metrics, scalars, spread
+from asyncrl.runtime.host import Host
+from asyncrl.trainer.batch import KVBatchMeta
+
+Number = float | int | str | list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sampled answer, to be shown."""
+
+    key: str
+    prompt_ids: list[int]
+    response_ids: list[int]
+    score: float
+
+
+class StepReport:
+    """Collects the numbers of one step; ``numbers`` is what the trackers get."""
+
+    def __init__(self, step: int, host: Host) -> None:
+        self.step = step
+        self.numbers: dict[str, Number] = {"training/global_step": step}
+        self._host = host
+        self._began = host.clock()
+
+    @contextmanager
+    def time(self, stage: str) -> Iterator[None]:
+        """Add the seconds of the block to ``timing_s/<stage>``."""
+        began = self._host.clock()
+        try:
+            yield
+        finally:
+            name = f"timing_s/{stage}"
+            spent = self.numbers.get(name, 0.0)
+            assert isinstance(spent, float)
+            self.numbers[name] = spent + self._host.clock() - began
+
+    def add(self, metrics: Mapping[str, Metric]) -> None:
+        """Take over worker metrics as plain numbers."""
+        self.numbers |= scalars(metrics)
+
+    def add_updates(self, by_update: Sequence[Metrics]) -> None:
+        """The metrics of each optimizer step as lists under ``actor/by_update/*``, and their join under their own names."""
+        series: dict[str, list[float]] = defaultdict(list)
+        for metrics in by_update:
+            for name, value in scalars(metrics).items():
+                series[name].append(value)
+        for name, values in series.items():
+            self.numbers[f"actor/by_update/{name.removeprefix('actor/')}"] = values
+        self.numbers |= {name: _over_updates(name, values) for name, values in series.items()}
+
+    def add_batch(self, batch: KVBatchMeta, rewards: Sequence[float], extras: Sequence[Mapping[str, Any]], limit: int) -> None:
+        """Rewards, lengths, staleness and groups of the rows that were trained; ``limit`` is the configured response length."""
+        responses, prompts = batch.lengths("response_len"), batch.lengths("prompt_len")
+        right = _accuracies(batch.scores, extras)
+        self.numbers |= {
+            **spread("critic/score", batch.scores),
+            **spread("critic/rewards", rewards),
+            **spread("critic/acc", right),
+            **spread("response_length", responses),
+            **spread("prompt_length", prompts),
+            **spread("num_turns", batch.lengths("num_turns")),
+            "response_length/clip_ratio": _share(length >= limit for length in responses),
+            "response/aborted_ratio": _share(length == 0 for length in responses),
+            **_staleness(batch),
+            **group_fractions(batch, right),
+        }
+
+    def finish(self, batch: KVBatchMeta, ranks: int) -> None:
+        """Close the step: its seconds, tokens per second and rank, and the share of every stage."""
+        seconds = self._host.clock() - self._began
+        tokens = sum(batch.lengths("seq_len"))
+        stages = {name: value for name, value in self.numbers.items() if name.startswith("timing_s/")}
+        self.numbers |= {
+            "timing_s/step": seconds,
+            "perf/total_num_tokens": tokens,
+            "perf/time_per_step": seconds,
+            "perf/throughput": tokens / (seconds * ranks),
+            "perf/response_tokens_per_s": sum(batch.lengths("response_len")) / seconds,
+        }
+        for name, value in stages.items():
+            assert isinstance(value, float)
+            self.numbers[name.replace("timing_s/", "timing_share/")] = value / seconds
+
+
+def group_fractions(batch: KVBatchMeta, right: Sequence[float]) -> dict[str, float]:
+    """The fractions of prompt groups without spread, all right and all wrong."""
+    scores: dict[int, list[float]] = defaultdict(list)
+    answers: dict[int, list[float]] = defaultdict(list)
+    for group, score, correct in zip(batch.groups, batch.scores, right, strict=True):
+        scores[group].append(score)
+        answers[group].append(correct)
+    return {
+        "training/groups/zero_spread": _share(bool(zero_spread(torch.tensor(values))) for values in scores.values()),
+        "training/groups/all_right": _share(min(values) >= 1.0 for values in answers.values()),
+        "training/groups/all_wrong": _share(max(values) <= 0.0 for values in answers.values()),
+    }
+
+
+def _accuracies(scores: Sequence[float], extras: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [float(extra.get("acc", score)) for score, extra in zip(scores, extras, strict=True)]
+
+
+def _staleness(batch: KVBatchMeta) -> dict[str, float]:
+    """Versions and staleness of the rows that hold a policy token; verl's definitions, with the worst beside the mean."""
+    spans = [(int(tag["min_global_steps"]), int(tag["max_global_steps"])) for tag in batch.tags if int(tag["max_global_steps"]) >= 0]
+    name = "training/off_policy/trajectory"
+    return {
+        **spread("training/rollout_version", [version for span in spans for version in span]),
+        **spread(f"{name}_spans", [newest - oldest + 1 for oldest, newest in spans]),
+        **spread(f"{name}_staleness", [batch.step - 1 - newest for _, newest in spans]),
+        **spread(f"{name}_staleness_worst", [batch.step - 1 - oldest for oldest, _ in spans]),
+    }
+
+
+def _over_updates(name: str, values: Sequence[float]) -> float:
+    """One number for all optimizer steps of a step: the largest of a maximum, the last learning rate, else the mean."""
+    if name.endswith(("_max", "/max")):
+        return max(values)
+    if name.endswith("/lr"):
+        return values[-1]
+    if name.startswith("training/"):
+        return math.fsum(values)
+    return math.fsum(values) / len(values)
+
+
+def _share(answers: Iterator[bool]) -> float:
+    counted = list(answers)
+    return sum(counted) / len(counted) if counted else math.nan

@@ -1,0 +1,192 @@
+"""THE LOOP: one step after the other, top down."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from asyncrl.algorithms.balance import mini_batches
+from asyncrl.config.schema import Config
+from asyncrl.data.dataset import PromptStream
+from asyncrl.errors import RunFailed, WeightSyncError
+from asyncrl.runtime.host import Host
+from asyncrl.runtime.tasks import running
+from asyncrl.trainer.batch import KVBatchMeta, collect, cut
+from asyncrl.trainer.feeder import Feeder
+from asyncrl.trainer.ledger import Ledger
+from asyncrl.trainer.replay_buffer import ReplayBuffer
+from asyncrl.trainer.report import Number, Sample, StepReport
+from asyncrl.trainer.schedule import Schedule
+from asyncrl.trainer.stages import Stages
+from asyncrl.trainer.validation import Validation
+from asyncrl.transfer_queue.client import TransferQueue
+from asyncrl.workers.fields import GENERATIONS_SHOWN, REPORT
+from asyncrl.workers.meta import BatchMeta
+
+GENERATIONS = 4
+"""Sampled answers that are written down at each step."""
+
+
+class Trackers(Protocol):
+    """Where the numbers of a step go."""
+
+    def log(self, step: int, numbers: dict[str, Number]) -> None: ...
+
+    def generations(self, step: int, samples: Sequence[Sample]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the loop drives; none of them knows the loop."""
+
+    host: Host
+    queue: TransferQueue
+    stages: Stages
+    prompts: PromptStream
+    feeder: Feeder
+    replay: ReplayBuffer
+    validation: Validation
+    validation_replay: ReplayBuffer
+    ledger: Ledger
+    schedule: Schedule
+    trackers: Trackers
+    say: Callable[[str], None]
+
+
+class Trainer:
+    """Trains for ``total_steps`` steps; version k is published at the end of step k."""
+
+    def __init__(self, config: Config, parts: Parts, ranks: int, total_steps: int) -> None:
+        self.config, self.ranks, self.total_steps = config, ranks, total_steps
+        self.step = 0
+        self.digest = ""
+        self.parts = parts
+
+    async def run(self) -> None:
+        """The whole run. Raises RunFailed when it cannot go on."""
+        async with running(self.parts.replay.run, self.parts.validation_replay.run):
+            await self._begin()
+            while self.step < self.total_steps and not self.config.trainer.val_only:
+                self.step += 1
+                report = await self.train_step()
+                if self.due(self.config.trainer.test_freq):
+                    await self._validate(report)
+                self.parts.trackers.log(self.step, report.numbers)
+
+    async def train_step(self) -> StepReport:
+        """One pass: sample, evaluate, advantages, learn, sync, clear."""
+        report = StepReport(self.step, self.parts.host)
+        batch = await self._sample(report)
+        shares = self._balance(batch)
+        await self._evaluate(shares, report)
+        rewards = await self._advantages(batch, shares, report)
+        await self._learn(batch, shares, report)
+        await self._sync(report)
+        await self._account(batch, rewards, report)
+        await self._clear(batch, report)
+        report.finish(batch, self.ranks)
+        return report
+
+    def due(self, frequency: int) -> bool:
+        """Whether something with this frequency happens at this step: never for <= 0, else also at the last step."""
+        return frequency > 0 and (self.step % frequency == 0 or self.step == self.total_steps)
+
+    async def _begin(self) -> None:
+        """Publish the start weights, and validate them when asked to."""
+        self.digest = await self.parts.stages.publish(self.step)
+        if self.config.trainer.val_before_train or self.config.trainer.val_only:
+            report = StepReport(self.step, self.parts.host)
+            await self._validate(report)
+            self.parts.trackers.log(self.step, report.numbers)
+
+    async def _sample(self, report: StepReport) -> KVBatchMeta:
+        with report.time("gen"):
+            prompts = self.parts.prompts.take(self.config.data.train_batch_size)
+            for uid, _ in prompts:
+                self.parts.replay.table.expect(uid, self.parts.ledger.issue(uid, self.step))
+            await self.parts.feeder.issue(prompts, self.step)
+            failures = await self.parts.replay.take(len(prompts))
+            partition = self.parts.replay.partition_id
+            rows = await self.parts.queue.kv_list(partition, {"status": "success"})
+            batch = collect(partition, list(failures), rows, self.step)
+            await self.parts.stages.sleep()
+        self._count_failures(batch, failures, report)
+        return batch
+
+    def _count_failures(self, batch: KVBatchMeta, failures: dict[str, list[str]], report: StepReport) -> None:
+        """Say what failed; survivors train, a step without any row is an error that names the causes."""
+        causes = [f"{uid}: {cause}" for uid, found in failures.items() for cause in found]
+        votes: dict[int, dict[str, None]] = {place: {} for place in range(len(batch.uids))}
+        for group, tag in zip(batch.groups, batch.tags, strict=True):
+            votes[group][str(tag["session"])] = None
+        undersized = sum(len(sessions) < 2 for sessions in votes.values())
+        report.numbers["training/rollout_failure/failed_sessions"] = len(causes)
+        report.numbers["training/rollout_failure/undersized_groups"] = undersized
+        if causes:
+            self.parts.say(f"step {self.step}: {len(causes)} failed sessions, the first is {causes[0]}")
+        if not batch.keys:
+            raise RunFailed(f"step {self.step} has no row to train: " + "; ".join(causes[:8]))
+
+    def _balance(self, batch: KVBatchMeta) -> list[BatchMeta]:
+        actor = self.config.actor_rollout_ref.actor
+        permutation = (actor.data_loader_seed, self.step) if actor.shuffle else None
+        return cut(batch, mini_batches(len(batch.uids), actor.ppo_mini_batch_size, permutation=permutation), self.ranks)
+
+    async def _evaluate(self, shares: Sequence[BatchMeta], report: StepReport) -> None:
+        with report.time("old_log_prob"):
+            report.add(await self.parts.stages.old_log_prob(shares))
+        if self.parts.stages.reference is not None:
+            with report.time("ref"):
+                await self.parts.stages.ref_log_prob(shares)
+
+    async def _advantages(self, batch: KVBatchMeta, shares: Sequence[BatchMeta], report: StepReport) -> list[float]:
+        with report.time("adv"):
+            rewards, metrics = await self.parts.stages.advantages(batch, shares)
+        report.add(metrics)
+        return rewards
+
+    async def _learn(self, batch: KVBatchMeta, shares: Sequence[BatchMeta], report: StepReport) -> None:
+        with report.time("update_actor"):
+            by_update, rows = await self.parts.stages.update(shares)
+        report.add_updates(by_update)
+        report.numbers["training/rows_trained"] = rows
+        self.parts.ledger.train(batch.uids, self.step)
+
+    async def _sync(self, report: StepReport) -> None:
+        """Publish version k. Equal weights after an applied step that should have changed them are an error."""
+        with report.time("update_weights"):
+            digest = await self.parts.stages.publish(self.step)
+        grad_norms, rates = report.numbers["actor/by_update/grad_norm"], report.numbers["actor/by_update/lr"]
+        assert isinstance(grad_norms, list)
+        assert isinstance(rates, list)
+        moved = any(norm > 0 and rate > 0 for norm, rate in zip(grad_norms, rates, strict=True))
+        if moved and report.numbers["training/optimizer_steps"] and digest == self.digest:
+            raise WeightSyncError(f"step {self.step} applied an optimizer step, yet the weights that the engines hold did not change")
+        report.numbers["training/weights_changed"] = float(digest != self.digest)
+        report.numbers["training/weight_digest"] = self.digest = digest
+
+    async def _account(self, batch: KVBatchMeta, rewards: Sequence[float], report: StepReport) -> None:
+        columns = await self.parts.queue.kv_batch_get(batch.keys, batch.partition_id, REPORT.reads)
+        extras = columns["reward_extra_info"].to_list()
+        report.add_batch(batch, rewards, extras, self.config.data.max_response_length)
+        report.numbers |= {f"training/prompts/{name}": count for name, count in self.parts.ledger.counts().items()}
+        report.numbers["training/epoch"] = self.parts.prompts.epoch
+        await self._show_generations(batch)
+
+    async def _show_generations(self, batch: KVBatchMeta) -> None:
+        rows = range(0, len(batch.keys), max(1, len(batch.keys) // GENERATIONS))[:GENERATIONS]
+        keys = [batch.keys[row] for row in rows]
+        shown = await self.parts.queue.kv_batch_get(keys, batch.partition_id, GENERATIONS_SHOWN.reads)
+        prompts, responses = shown["prompts"].to_list(), shown["responses"].to_list()
+        samples = [
+            Sample(key, prompt, response, batch.scores[row])
+            for key, row, prompt, response in zip(keys, rows, prompts, responses, strict=True)
+        ]
+        self.parts.trackers.generations(self.step, samples)
+
+    async def _clear(self, batch: KVBatchMeta, report: StepReport) -> None:
+        with report.time("clear"):
+            await self.parts.queue.kv_clear([*batch.uids, *batch.keys], batch.partition_id)
+
+    async def _validate(self, report: StepReport) -> None:
+        with report.time("testing"):
+            report.numbers |= await self.parts.validation.run(self.step)

@@ -1,0 +1,103 @@
+"""Validation: the same pipe as training on the partition ``val``, nothing trained."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asyncrl.data.prompts import PromptRow
+from asyncrl.trainer.batch import KVBatchMeta, collect
+from asyncrl.trainer.feeder import Feeder
+from asyncrl.trainer.replay_buffer import ReplayBuffer
+from asyncrl.transfer_queue.client import TransferQueue
+from asyncrl.workers.fields import REPORT
+
+CORE_VARIABLES = ("acc", "reward")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionResult:
+    """The last output of one validation session: its values by variable."""
+
+    data_source: str
+    uid: str
+    values: dict[str, float]
+
+
+class Validation:
+    """Runs every validation row once, ``batch_size`` rows at a time, and leaves the partition empty."""
+
+    def __init__(
+        self,
+        queue: TransferQueue,
+        feeder: Feeder,
+        replay: ReplayBuffer,
+        rows: Sequence[PromptRow],
+        sessions: int,
+        seed: int,
+        batch_size: int | None,
+    ) -> None:
+        self._queue, self._feeder, self._replay = queue, feeder, replay
+        self._rows, self._sessions, self._seed = rows, sessions, seed
+        self._batch_size = batch_size or len(rows)
+
+    async def run(self, step: int) -> dict[str, float]:
+        """Metrics of one validation under verl's names; empty without validation rows."""
+        results: list[SessionResult] = []
+        for start in range(0, len(self._rows), self._batch_size):
+            rows = range(start, min(start + self._batch_size, len(self._rows)))
+            results += await self._run_batch({f"s{self._seed}v{step}p{row}": self._rows[row] for row in rows}, step)
+        return summarise(results, self._sessions)
+
+    async def _run_batch(self, prompts: dict[str, PromptRow], step: int) -> list[SessionResult]:
+        partition = self._replay.partition_id
+        for place, uid in enumerate(prompts):
+            self._replay.table.expect(uid, place)
+        await self._feeder.issue(list(prompts.items()), step)
+        uids = list(await self._replay.take(len(prompts)))
+        batch = collect(partition, uids, await self._queue.kv_list(partition, {"status": "success"}), step)
+        extras: list[Any] = []
+        if batch.keys:
+            extras = (await self._queue.kv_batch_get(batch.keys, partition, REPORT.reads))["reward_extra_info"].to_list()
+        await self._queue.kv_clear([*uids, *batch.keys], partition)
+        return session_results(batch, extras, {uid: row.data_source for uid, row in prompts.items()}, self._sessions)
+
+
+def session_results(
+    batch: KVBatchMeta, extras: Sequence[Mapping[str, Any]], sources: Mapping[str, str], sessions: int
+) -> list[SessionResult]:
+    """One result per session asked for: its last output; a failed session counts as wrong, with ``acc_success_only`` beside."""
+    last: dict[tuple[str, str], tuple[int, dict[str, float]]] = {}
+    for tag, extra in zip(batch.tags, extras, strict=True):
+        values = {"reward": float(tag["score"])} | {name: float(value) for name, value in extra.items() if isinstance(value, int | float)}
+        session = (str(tag["uid"]), str(tag["session"]))
+        if session not in last or last[session][0] < int(tag["index"]):
+            last[session] = (int(tag["index"]), values)
+    results: list[SessionResult] = []
+    for uid, source in sources.items():
+        for number in range(sessions):
+            found = last.get((uid, str(number)))
+            values = {"reward": 0.0, "acc": 0.0} if found is None else found[1]
+            if found is not None and "acc" in values:
+                values = values | {"acc_success_only": values["acc"]}
+            results.append(SessionResult(source, uid, values))
+    return results
+
+
+def summarise(results: Sequence[SessionResult], sessions: int) -> dict[str, float]:
+    """``mean@N`` by source, uid and variable, averaged over the uids of a source.
+
+    The core variable of a source (``acc`` if present, else ``reward``) goes under ``val-core``, the rest under ``val-aux``.
+    """
+    by_source: dict[str, dict[str, dict[str, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    for result in results:
+        for name, value in result.values.items():
+            by_source[result.data_source][name][result.uid].append(value)
+    numbers: dict[str, float] = {}
+    for source, variables in by_source.items():
+        core = next((name for name in CORE_VARIABLES if name in variables), None)
+        for name, by_uid in variables.items():
+            means = [sum(values) / len(values) for values in by_uid.values()]
+            section = "val-core" if name == core else "val-aux"
+            numbers[f"{section}/{source}/{name}/mean@{sessions}"] = sum(means) / len(means)
+    return numbers

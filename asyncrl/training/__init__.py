@@ -1,0 +1,1 @@
+"""Training engines: forward, backward and optimizer over sharded weights, on one device thread per rank."""

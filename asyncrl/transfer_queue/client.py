@@ -1,0 +1,193 @@
+"""``TransferQueue``: the client of all shards. Requests go to their shards in parallel, answers keep the order of keys."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any, TypeVar
+
+from asyncrl.errors import ActorDied, FieldMismatch, MissingField
+from asyncrl.runtime.ref import ActorRef
+from asyncrl.runtime.tasks import Crew, all_of
+from asyncrl.tensors.wire import Column, describe
+from asyncrl.transfer_queue.keys import by_slot, check_keys, check_put, placement
+from asyncrl.transfer_queue.rows import Change, Guard, ShardStats, Snapshot, Tag, WatchEvent
+from asyncrl.transfer_queue.shard import QueueShard
+
+__all__ = ["Change", "Guard", "ShardStats", "Snapshot", "Tag", "TransferQueue", "WatchEvent"]
+
+T = TypeVar("T")
+
+
+class TransferQueue:
+    """Keyed rows over shards, given in the order of their slots.
+
+    A request that touches one shard is one call. Over several shards it is one call to each, atomic on each alone:
+    when one refuses, others may have applied their part. Columns must not change while a put of them runs.
+    """
+
+    def __init__(self, shards: Sequence[ActorRef[QueueShard]]) -> None:
+        if not shards:
+            raise ValueError("a TransferQueue needs at least one shard")
+        self._shards = tuple(shards)
+
+    async def kv_put(
+        self,
+        key: str,
+        partition_id: str,
+        fields: Mapping[str, Column] | None = None,
+        tag: Tag | None = None,
+        *,
+        guard: Guard | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        """Write fields (columns of one row) and merge the tag of one row. Raises as ``kv_batch_put``."""
+        await self.kv_batch_put([key], partition_id, fields, None if tag is None else [tag], guard=guard, overwrite=overwrite)
+
+    async def kv_batch_put(
+        self,
+        keys: Sequence[str],
+        partition_id: str,
+        fields: Mapping[str, Column] | None = None,
+        tags: Sequence[Tag] | None = None,
+        *,
+        also_tags: Mapping[str, Tag] | None = None,
+        guard: Guard | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        """Write columns of N rows and merge their N tags, all at once on each shard; missing rows are made.
+
+        ``also_tags`` merges tags of further rows, which get no fields, in the same stroke. ``guard`` applies everything
+        only if its row still has those tags; all rows must live on its shard. A put of no rows does nothing.
+        Raises Fenced, FieldExists (without ``overwrite``), FieldMismatch; ValueError before anything is sent.
+        """
+        columns, also = fields or {}, also_tags or {}
+        check_put(keys, columns, tags)
+        names = [*keys, *also]
+        check_keys(names)
+        slots = by_slot(names, len(self._shards))
+        if guard is not None and any(slot != placement(guard.key, len(self._shards)) for slot in slots):
+            raise ValueError(f"guard {guard.key!r} and the rows it guards live on different shards; put them apart")
+        by_key = {**dict(zip(keys, tags or (), strict=False)), **also}
+
+        async def put(slot: int, places: list[int]) -> None:
+            rows = [place for place in places if place < len(keys)]
+            part = {name: column if len(rows) == len(keys) else column.take(rows) for name, column in columns.items()}
+            shared = {names[place]: by_key[names[place]] for place in places if names[place] in by_key}
+            await self._shards[slot].call(QueueShard.put, [keys[row] for row in rows], partition_id, part, shared, guard, overwrite)
+
+        await _on_each(slots, put)
+
+    async def kv_batch_get(self, keys: Sequence[str], partition_id: str, fields: Sequence[str]) -> dict[str, Column]:
+        """The named fields, rows in the order of ``keys``. Raises UnknownRow, MissingField; ValueError for a key named twice.
+
+        No keys give columns of no rows in the layouts that the partition knows.
+        """
+        check_keys(keys)
+        if not keys:
+            return await self._no_rows(partition_id, fields)
+        slots = by_slot(keys, len(self._shards))
+
+        async def get(slot: int, places: list[int]) -> dict[str, Column]:
+            return await self._shards[slot].call(QueueShard.get, [keys[place] for place in places], partition_id, list(fields))
+
+        parts = await _on_each(slots, get)
+        if len(parts) == 1:
+            return parts[0]
+        came = [place for places in slots.values() for place in places]
+        order = sorted(range(len(keys)), key=came.__getitem__)
+        return {name: _join(name, list(slots), [part[name] for part in parts]).take(order) for name in fields}
+
+    async def kv_list(self, partition_id: str, where: Tag | None = None) -> dict[str, Tag]:
+        """The tags of all rows whose tag has every item of ``where``, by key."""
+
+        async def list_rows(slot: int, _: list[int]) -> dict[str, Tag]:
+            return await self._shards[slot].call(QueueShard.list_rows, partition_id, where)
+
+        parts = await _on_each(self._every_slot(), list_rows)
+        return {key: tag for part in parts for key, tag in part.items()}
+
+    async def kv_set_tags(self, keys: Sequence[str], partition_id: str, tags: Sequence[Tag]) -> None:
+        """Merge tags into rows that exist. Raises UnknownRow; then no row of that shard is changed."""
+        check_put(keys, {}, tags)
+
+        async def set_tags(slot: int, places: list[int]) -> None:
+            await self._shards[slot].call(QueueShard.set_tags, {keys[place]: tags[place] for place in places}, partition_id)
+
+        await _on_each(by_slot(keys, len(self._shards)), set_tags)
+
+    async def kv_clear(self, keys: Sequence[str], partition_id: str) -> None:
+        """Remove rows; keys without a row are ignored."""
+
+        async def clear(slot: int, places: list[int]) -> None:
+            await self._shards[slot].call(QueueShard.clear, [keys[place] for place in places], partition_id)
+
+        await _on_each(by_slot(keys, len(self._shards)), clear)
+
+    async def watch(self, partition_id: str, where: Tag | None = None) -> AsyncGenerator[WatchEvent, None]:
+        """The rows of all shards as they change: a snapshot of each shard, then its changes, as they come.
+
+        consumes: the streams of all shards
+        produces: their events, in order for each shard
+        waits for: the next event of any shard
+        unblocked by: a put, tag or clear on a watched row; the death of a shard, which is raised
+        """
+        events: asyncio.Queue[WatchEvent | Exception] = asyncio.Queue(maxsize=len(self._shards))
+        crew = Crew()
+        try:
+            for slot, shard in enumerate(self._shards):
+                crew.start(_follow, shard, partition_id, where, events, name=f"watch {partition_id} on shard {slot}")
+            while True:
+                event = await events.get()
+                if isinstance(event, Exception):
+                    raise event
+                yield event
+        finally:
+            await crew.close(seconds=2.0)
+
+    async def stats(self) -> list[ShardStats]:
+        """Figures of every shard, in the order of slots."""
+
+        async def stats(slot: int, _: list[int]) -> ShardStats:
+            return await self._shards[slot].call(QueueShard.stats)
+
+        return await _on_each(self._every_slot(), stats)
+
+    def _every_slot(self) -> dict[int, list[int]]:
+        return {slot: [] for slot in range(len(self._shards))}
+
+    async def _no_rows(self, partition_id: str, fields: Sequence[str]) -> dict[str, Column]:
+        """Ask shard after shard: a field is known where a row holds it. Raises MissingField when no shard knows all."""
+        for shard in self._shards[:-1]:
+            try:
+                return await shard.call(QueueShard.get, [], partition_id, list(fields))
+            except MissingField:
+                continue
+        return await self._shards[-1].call(QueueShard.get, [], partition_id, list(fields))
+
+
+async def _on_each(slots: Mapping[int, list[int]], ask: Callable[[int, list[int]], Coroutine[Any, Any, T]]) -> list[T]:
+    """``ask(slot, places)`` of all slots at the same time, results in their order; one needs no task of its own."""
+    if len(slots) == 1:
+        return [await ask(slot, places) for slot, places in slots.items()]
+    return await all_of([partial(ask, slot, places) for slot, places in slots.items()])
+
+
+async def _follow(shard: ActorRef[QueueShard], partition_id: str, where: Tag | None, events: asyncio.Queue[WatchEvent | Exception]) -> None:
+    """Pass the events of one shard on; how its stream ended is the last of them."""
+    try:
+        # Without a limit: rows may rest for hours, and the death of the shard ends the stream.
+        async with aclosing(shard.with_deadline(0.0).stream(QueueShard.watch, partition_id, where)) as stream:
+            async for event in stream:
+                await events.put(event)
+        await events.put(ActorDied(shard.address.actor, "its watch ended"))
+    except Exception as error:
+        await events.put(error)
+
+
+def _join(name: str, slots: Sequence[int], parts: Sequence[Column]) -> Column:
+    """The parts of one field from several shards. Raises FieldMismatch when shards hold different layouts."""
+    for slot, part in zip(slots, parts, strict=True):
+        if part.layout != parts[0].layout:
+            raise FieldMismatch(name, slot, describe(part.layout), describe(parts[0].layout))
+    return Column.concat(parts)

@@ -1,0 +1,70 @@
+"""What clients and shards say to each other about rows: tags, guards, events of a watch, figures of a shard."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+Tag = dict[str, Any]
+"""The small, opaque description of a row; puts merge into it."""
+
+
+class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A put is applied only if row ``key`` exists and still carries every item of ``tag``."""
+
+    key: str
+    tag: Tag
+
+
+class Snapshot(msgspec.Struct, frozen=True, tag="snapshot", forbid_unknown_fields=True):
+    """All matching rows of one shard at one moment; replaces what was known of that shard.
+
+    The first event of a watch, and again after the watcher fell too far behind.
+    """
+
+    slot: int
+    incarnation: str
+    seq: int
+    rows: dict[str, Tag]
+
+
+class Change(msgspec.Struct, frozen=True, tag="change", forbid_unknown_fields=True):
+    """Rows of one shard that changed since its last event.
+
+    None: the row was cleared, or no longer matches. States in between may be merged, the last one is always there.
+    ``seq`` is one more than that of the shard's event before it.
+    """
+
+    slot: int
+    incarnation: str
+    seq: int
+    rows: dict[str, Tag | None]
+
+
+WatchEvent = Snapshot | Change
+
+
+class ShardStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Figures of one shard now; bytes are of packed values, without offsets, keys and tags.
+
+    ``stored_bytes`` is what the segments hold, ``live_bytes`` what rows still refer to; the difference is freed when
+    the last row of a segment goes.
+    """
+
+    slot: int
+    incarnation: str
+    partitions: dict[str, int]
+    """Rows of each partition."""
+    segments: int
+    stored_bytes: int
+    live_bytes: int
+    watchers: int
+
+
+def matches(tag: Tag, where: Mapping[str, Any] | None) -> bool:
+    """Whether a tag has every item of ``where``.
+
+    >>> matches({"status": "running", "n": 1}, {"status": "running"}), matches({}, {"status": None})
+    (True, False)
+    """
+    return not where or all(name in tag and tag[name] == value for name, value in where.items())

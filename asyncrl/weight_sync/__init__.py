@@ -1,0 +1,1 @@
+"""Weight sync: from the trainer's shards in memory to the weights of a rollout engine."""

@@ -1,0 +1,79 @@
+"""A CPU process that owns prompt groups for the length of their lease: sessions, rewards, and the one put that ends them."""
+
+import logging
+
+from asyncrl.agents.chat import ChatTokenizer
+from asyncrl.agents.columns import group_rows
+from asyncrl.agents.group import GroupOutcome, run_group
+from asyncrl.agents.loops import AGENT_LOOPS
+from asyncrl.errors import Fenced
+from asyncrl.runtime.actor import Actor, endpoint
+from asyncrl.runtime.messages import ActorAddress
+from asyncrl.runtime.ref import ActorRef
+from asyncrl.trajectory import PromptGroup, RewardItem, RewardResult, Status
+from asyncrl.transfer_queue.client import Guard, TransferQueue
+from asyncrl.transfer_queue.shard import QueueShard
+from asyncrl.workers.engines import EngineClient, EngineRouter
+from asyncrl.workers.fields import ROLLOUT
+from asyncrl.workers.reward import RewardWorker
+from asyncrl.workers.rollout import RolloutWorker
+
+logger = logging.getLogger(__name__)
+
+
+class AgentWorker(Actor):
+    """Runs prompt groups: ``pending`` to ``running``, then rows and terminal status in one guarded put."""
+
+    concurrency = 0
+
+    def __init__(
+        self, tokenizer: str, max_prompt_length: int, chat_template: str | None, template_values: dict[str, object], silence: float
+    ) -> None:
+        self.tokenizer = ChatTokenizer(
+            tokenizer, max_prompt_length=max_prompt_length, chat_template=chat_template, template_values=template_values
+        )
+        self._silence = silence
+        self._rewards: list[ActorRef[RewardWorker]] = []
+        self._next_reward = 0
+
+    @endpoint
+    async def connect(self, engines: list[ActorAddress], shards: list[ActorAddress], rewards: list[ActorAddress]) -> None:
+        """Tell the worker where engines, shards (in slot order) and reward workers are."""
+        system = self.context.system
+        self._queue = TransferQueue([system.ref(address, QueueShard) for address in shards])
+        self._rewards = [system.ref(address, RewardWorker).watched(self._silence) for address in rewards]
+        clients = [EngineClient(self.context.name, system.ref(address, RolloutWorker)) for address in engines]
+        self._router = EngineRouter(clients)
+        for number, client in enumerate(clients):
+            self.context.background(client.send, name=f"requests to engine {number}")
+            self.context.background(client.follow, name=f"answers of engine {number}")
+
+    @endpoint
+    async def run_groups(self, groups: list[PromptGroup]) -> None:
+        """Run these groups to their ends. Returns when all of them have settled in the queue."""
+        for group in groups:
+            self.context.background(self._run_group, group, name=f"group {group.uid}")
+
+    async def _run_group(self, group: PromptGroup) -> None:
+        guard = Guard(group.uid, {"lease": group.lease})
+        try:
+            await self._queue.kv_put(group.uid, group.partition_id, tag={"status": Status.RUNNING}, guard=guard)
+            outcome = await run_group(
+                group, AGENT_LOOPS[group.agent_name], self._score, generate=self._router.generate, tokenizer=self.tokenizer
+            )
+            await self._finish(group, outcome, guard)
+        except Fenced as error:
+            logger.warning("group %s is no longer ours: %s", group.uid, error)
+
+    async def _finish(self, group: PromptGroup, outcome: GroupOutcome, guard: Guard) -> None:
+        """Rows and terminal status together; the marker goes last in the batch and carries no fields."""
+        causes = [f"session {failure.session}: {failure.reason}" for failure in outcome.failures]
+        marker = {"status": outcome.status, "failures": causes}
+        rows = group_rows(group, outcome.rows)
+        ROLLOUT.check_writes(tuple(rows.fields))
+        await self._queue.kv_batch_put(rows.keys, group.partition_id, rows.fields, rows.tags, also_tags={group.uid: marker}, guard=guard)
+
+    async def _score(self, items: list[RewardItem]) -> list[RewardResult]:
+        worker = self._rewards[self._next_reward % len(self._rewards)]
+        self._next_reward += 1
+        return await worker.call(RewardWorker.score, items)

@@ -1,0 +1,90 @@
+"""The fields of a row in the queue, and which stage reads and writes which.
+
+This is the one declaration: stages fetch exactly what they declare to read, what they put is checked against what they
+declare to write, and the field table in the documentation is generated from here. Shapes: ``p`` prompt tokens, ``r``
+response tokens of the row.
+"""
+
+from dataclasses import dataclass
+
+from asyncrl.errors import TransferError
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field: its name, dtype, shape of a row, and what it holds."""
+
+    name: str
+    dtype: str
+    shape: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of a step: who runs it, what it reads and what it writes."""
+
+    name: str
+    role: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+    def check_writes(self, names: tuple[str, ...]) -> None:
+        """Raise TransferError unless ``names`` are exactly the declared fields."""
+        if sorted(names) != sorted(self.writes):
+            raise TransferError(f"stage {self.name} writes {sorted(names)}, it declared {sorted(self.writes)}")
+
+
+FIELDS: dict[str, Field] = {
+    field.name: field
+    for field in (
+        Field("prompts", "int64", "[p]", "token ids that the model saw before it answered"),
+        Field("responses", "int64", "[r]", "token ids of the answer, tool and template tokens included"),
+        Field("response_mask", "int64", "[r]", "1 for a token that the policy sampled, 0 for one put in"),
+        Field("rollout_log_probs", "float32", "[r]", "log-prob of each sampled token when it was sampled, 0 where the mask is 0"),
+        Field("rollout_versions", "int32", "[r]", "policy version that sampled each token, -1 where the mask is 0"),
+        Field("rm_scores", "float32", "[r]", "the reward, at the last token; 0 elsewhere"),
+        Field("reward_extra_info", "json", "object", "further values that the reward function returned"),
+        Field("old_log_probs", "float32", "[r]", "log-probs under the weights with which the step began"),
+        Field("ref_log_prob", "float32", "[r]", "log-probs under the reference model"),
+        Field("token_level_rewards", "float32", "[r]", "rm_scores minus the KL penalty; only with KL in the reward"),
+        Field("advantages", "float32", "[r]", "the advantage at each policy token, 0 where the mask is 0"),
+        Field("returns", "float32", "[r]", "what the advantage is measured from; equals advantages for outcome estimators"),
+    )
+}
+
+ROLLOUT = Stage(
+    "rollout",
+    "agent",
+    (),
+    ("prompts", "responses", "response_mask", "rollout_log_probs", "rollout_versions", "rm_scores", "reward_extra_info"),
+)
+OLD_LOG_PROB = Stage("old_log_prob", "policy", ("prompts", "responses", "response_mask", "rollout_log_probs"), ("old_log_probs",))
+REF_LOG_PROB = Stage("ref_log_prob", "reference", ("prompts", "responses"), ("ref_log_prob",))
+KL_IN_REWARD = Stage("kl_in_reward", "policy", ("response_mask", "rm_scores", "old_log_probs", "ref_log_prob"), ("token_level_rewards",))
+ADVANTAGES = Stage("advantages", "policy", ("response_mask",), ("advantages", "returns"))
+UPDATE = Stage("update", "policy", ("prompts", "responses", "response_mask", "old_log_probs", "advantages"), ())
+UPDATE_WITH_REFERENCE = Stage("update", "policy", (*UPDATE.reads, "ref_log_prob"), ())
+REPORT = Stage("report", "controller", ("reward_extra_info",), ())
+GENERATIONS_SHOWN = Stage("generations", "controller", ("prompts", "responses"), ())
+
+STAGES: tuple[Stage, ...] = (
+    ROLLOUT,
+    OLD_LOG_PROB,
+    REF_LOG_PROB,
+    KL_IN_REWARD,
+    ADVANTAGES,
+    UPDATE_WITH_REFERENCE,
+    REPORT,
+    GENERATIONS_SHOWN,
+)
+
+
+def field_table() -> str:
+    """The table of fields, writers and readers as Markdown."""
+    lines = ["| field | dtype | shape of a row | written by | read by | what it holds |", "|---|---|---|---|---|---|"]
+    for field in FIELDS.values():
+        writers = ", ".join(stage.name for stage in STAGES if field.name in stage.writes)
+        readers = ", ".join(stage.name for stage in STAGES if field.name in stage.reads) or "-"
+        lines.append(f"| `{field.name}` | {field.dtype} | {field.shape} | {writers} | {readers} | {field.meaning} |")
+    return "\n".join(lines)

@@ -1,0 +1,78 @@
+"""What one rank holds: the device thread, the models on it, and the way to the queue."""
+
+from dataclasses import dataclass
+
+import torch
+
+from asyncrl.errors import ActorError
+from asyncrl.runtime.actor import Actor, endpoint
+from asyncrl.runtime.messages import ActorAddress
+from asyncrl.tensors.batch import Batch, Field
+from asyncrl.tensors.jagged import Jagged
+from asyncrl.training.device_thread import DeviceThread
+from asyncrl.transfer_queue.client import TransferQueue
+from asyncrl.transfer_queue.shard import QueueShard
+from asyncrl.workers.fields import Stage
+from asyncrl.workers.meta import BatchMeta
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The one thread for device work and collectives, and how rows are padded on it."""
+
+    thread: DeviceThread
+    pad_token_id: int
+
+
+class QueueWorker(Actor):
+    """A role on a rank that fetches its rows from the queue and puts results back under the same keys."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._queue: TransferQueue | None = None
+
+    @endpoint
+    async def connect(self, shards: list[ActorAddress]) -> None:
+        """Tell the worker where the shards are, in slot order."""
+        self._queue = TransferQueue([self.context.system.ref(address, QueueShard) for address in shards])
+
+    @property
+    def queue(self) -> TransferQueue:
+        """The queue. Raises ActorError before ``connect``."""
+        if self._queue is None:
+            raise ActorError(f"{self.context.name} was not connected to the queue")
+        return self._queue
+
+    async def fetch(self, rows: BatchMeta, stage: Stage) -> Batch:
+        """The columns that ``stage`` reads of this rank's rows, padding rows last."""
+        columns = await self.queue.kv_batch_get(rows.keys, rows.partition_id, stage.reads)
+        return with_padding(Batch.from_columns(rows.keys, columns), rows.padding, self.device.pad_token_id)
+
+    async def put(self, rows: BatchMeta, stage: Stage, results: Batch) -> None:
+        """Put the declared results of this rank's rows; padding rows never reach the queue."""
+        stage.check_writes(tuple(results.fields))
+        real = results.take(range(len(rows.keys)))
+        await self.queue.kv_batch_put(rows.keys, rows.partition_id, real.columns(stage.writes))
+
+
+def with_padding(batch: Batch, count: int, pad_token_id: int) -> Batch:
+    """``batch`` and ``count`` padding rows: one token in every field, mask 0."""
+    if not count:
+        return batch
+    fields: dict[str, Field] = {}
+    for name in batch.fields:
+        rows = batch.jagged(name)
+        token = pad_token_id if name in ("prompts", "responses") else 0
+        filler = Jagged(rows.values.new_full((count,), token), torch.arange(count + 1))
+        fields[name] = Jagged.concat([rows, filler])
+    return Batch((*batch.keys, *(f"pad_{number}" for number in range(count))), fields)
+
+
+def mini_batch_rows(rows: BatchMeta) -> list[list[int]]:
+    """For each mini-batch the positions of its rows in the batch that ``fetch`` returns, padding rows last."""
+    positions: list[list[int]] = []
+    key, pad = 0, len(rows.keys)
+    for mini in rows.mini_batches:
+        positions.append([*range(key, key + len(mini.keys)), *range(pad, pad + mini.padding)])
+        key, pad = key + len(mini.keys), pad + mini.padding
+    return positions

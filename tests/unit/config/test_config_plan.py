@@ -1,0 +1,83 @@
+"""The arithmetic of a step, by hand calculation, and the check against torchrun's world."""
+
+import json
+
+import msgspec
+import pytest
+
+from asyncrl.config.checks import check_world
+from asyncrl.config.load import load_config
+from asyncrl.config.plan import batch_arithmetic, rows_per_micro_batch
+from asyncrl.config.schema import Config
+from asyncrl.errors import ConfigError
+
+R = "actor_rollout_ref"
+
+
+def quickstart(*arguments: str) -> Config:
+    """The shipped first run with options."""
+    return load_config(["config=quickstart", *arguments]).config
+
+
+def test_the_quickstart_counts_as_by_hand() -> None:
+    plan = batch_arithmetic(quickstart(), world_size=2, nodes=1)
+    assert (plan.prompts, plan.sessions, plan.trajectories, plan.optimizer_steps) == (32, 16, 512, 2)
+    assert (plan.mini_batch_prompts, plan.mini_batch_rows, plan.rows_per_rank) == (16, 256, 128)
+    assert (plan.padding_rows, plan.padding_rows_worst, plan.micro_batch_rows, plan.micro_batches) == (0, 1, 128, 1)
+    assert (plan.tokens_worst, plan.steps, plan.reference) == (512 * 12, 130, True)
+
+
+def test_rows_that_do_not_divide_are_padded_and_cut() -> None:
+    config = quickstart(f"{R}.actor.ppo_mini_batch_size=2", f"{R}.rollout.n=3", f"{R}.actor.ppo_micro_batch_size_per_gpu=1")
+    plan = batch_arithmetic(config, world_size=4, nodes=1)
+    assert (plan.mini_batch_rows, plan.rows_per_rank, plan.padding_rows, plan.micro_batches) == (6, 2, 2, 2)
+    assert plan.optimizer_steps == 16
+
+
+def test_epochs_need_the_size_of_the_data() -> None:
+    config = quickstart("trainer.total_training_steps=null", "trainer.total_epochs=3", f"{R}.actor.ppo_epochs=2")
+    assert batch_arithmetic(config, 2, 1).steps is None
+    plan = batch_arithmetic(config, 2, 1, prompts_in_data=100)
+    assert (plan.steps, plan.optimizer_steps) == (9, 4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "dynamic", "budget", "tokens", "expected"),
+    [(3, False, 100, 10, 3), (3, True, 100, 10, 10), (None, False, 100, 30, 3), (None, False, 5, 30, 1)],
+)
+def test_a_micro_batch_is_cut_by_rows_or_by_tokens(rows: int | None, dynamic: bool, budget: int, tokens: int, expected: int) -> None:
+    assert rows_per_micro_batch(rows, dynamic, budget, tokens) == expected
+
+
+def test_ranks_and_children_are_placed_on_nodes() -> None:
+    processes = batch_arithmetic(quickstart(), world_size=4, nodes=2).processes
+    places = {process.name: process.node for process in processes}
+    assert [places[f"rank-{rank}"] for rank in range(4)] == [0, 0, 1, 1]
+    assert (places["supervisor-0"], places["supervisor-1"], places["shard-0"], places["shard-1"]) == (0, 1, 0, 1)
+    assert {process.name for process in processes if process.needs_torch} == {"rank-0", "rank-1", "rank-2", "rank-3"}
+
+
+def test_a_plan_prints_and_encodes() -> None:
+    plan = batch_arithmetic(quickstart(), world_size=2, nodes=1)
+    text = plan.render()
+    assert "trajectories per step" in text
+    assert "512" in text
+    assert "rank-0" in text
+    assert json.loads(msgspec.json.encode(plan))["mini_batch_rows"] == 256
+
+
+@pytest.mark.parametrize(("world", "nodes", "key"), [(4, 1, "trainer.n_gpus_per_node"), (4, 2, "trainer.nnodes")])
+def test_another_world_than_configured_is_refused_with_both_numbers(world: int, nodes: int, key: str) -> None:
+    with pytest.raises(ConfigError, match="torchrun started") as caught:
+        check_world(quickstart(), world, nodes)
+    assert caught.value.key == key
+
+
+def test_the_configured_world_or_none_is_accepted() -> None:
+    check_world(quickstart(), 2, 1)
+    check_world(quickstart("trainer.nnodes=null", "trainer.n_gpus_per_node=null"), 6, 3)
+
+
+def test_shard_groups_must_fill_the_world() -> None:
+    with pytest.raises(ConfigError, match="fsdp_size"):
+        check_world(quickstart("trainer.n_gpus_per_node=null", f"{R}.actor.fsdp_config.fsdp_size=2"), 3, 1)
