@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from asyncrl.agents.chat import ChatTokenizer
+from asyncrl.algorithms.kl_in_reward import kl_controller
 from asyncrl.config.schema import Config
 from asyncrl.data.dataset import PromptStream
 from asyncrl.data.prompts import PromptRow
@@ -66,7 +67,9 @@ def build_trainer(
     config: Config, cluster: Cluster, host: Host, trackers: Trackers, prompts: PromptStream, rows: Sequence[PromptRow], say: Say
 ) -> Trainer:
     """The loop and everything it drives."""
-    stages = Stages(cluster.policy, cluster.reference, cluster.rollout, config.algorithm)
+    weight = config.algorithm.kl_ctrl
+    kl = kl_controller(weight.type, weight.kl_coef, weight.target_kl, weight.horizon)
+    stages = Stages(cluster.policy, cluster.reference, cluster.rollout, config.algorithm, kl)
     replay = ReplayBuffer(cluster.queue, "train", say)
     validation_replay = ReplayBuffer(cluster.queue, "val", say)
     val_kwargs = config.actor_rollout_ref.rollout.val_kwargs

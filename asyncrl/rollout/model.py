@@ -22,7 +22,7 @@ def read_model(folder: str, *, device: str = "cpu", dtype: str = "float32", trus
     if "auto_map" in json.loads(file.read_text(encoding="utf-8")) and not trust_remote_code:
         raise ConfigError("actor_rollout_ref.model.path", folder, "brings code of its own (auto_map); set trust_remote_code to run it")
     # A progress bar is noise in a log file.
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     auto: Any = AutoModelForCausalLM
     model = auto.from_pretrained(folder, dtype=dtype, local_files_only=True, use_safetensors=True, trust_remote_code=trust_remote_code)
     return cast(nn.Module, model.to(device))

@@ -1,6 +1,5 @@
 """The callee's end of a connection: one caller, and its calls here."""
 
-import logging
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -13,8 +12,6 @@ from asyncrl.runtime.messages import TO_CALLEE, Call, Cancel, Credit, Goodbye, H
 from asyncrl.runtime.shapes import Buffer
 from asyncrl.runtime.site import Site
 from asyncrl.runtime.transport import Link
-
-logger = logging.getLogger(__name__)
 
 DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(TO_CALLEE)
 MOST_CALLS = 65536
@@ -64,7 +61,7 @@ class Incoming:
         self.send(Welcome(self._site.identity.process, self._site.identity.generation), ())
 
     def _refuse(self, reason: str) -> None:
-        logger.warning("%s refuses %s: %s", self._site.identity.process, self.process or "a stranger", reason)
+        self._site.note_refusal(self.process, reason)
         self.send(Refused(reason[:1000]), ())
         self._end()
 

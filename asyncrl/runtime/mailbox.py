@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from types import MethodType
@@ -14,6 +15,8 @@ from asyncrl.runtime.tasks import Crew, shielded
 if TYPE_CHECKING:
     from asyncrl.runtime.actor import Actor
     from asyncrl.runtime.invocation import Invocation
+
+logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
 
@@ -76,7 +79,9 @@ class Mailbox:
             await shield.run(self._stop)
 
     async def _stop(self) -> None:
-        await self._crew.close(STOP_SECONDS)
+        left = await self._crew.close(STOP_SECONDS)
+        if left:
+            logger.warning("%s stops although %s would not end within %g s", self.name, ", ".join(left), STOP_SECONDS)
         await self.instance.context.crew.close(STOP_SECONDS)
         await self.instance.on_stop()
 

@@ -1,5 +1,7 @@
 """One process as seen by its connections: who it is, who lives in it, what it waits for."""
 
+import logging
+
 import msgspec
 
 from asyncrl.runtime.host import Host
@@ -7,6 +9,8 @@ from asyncrl.runtime.mailbox import Mailbox
 from asyncrl.runtime.messages import Hello
 from asyncrl.runtime.security import Identity
 from asyncrl.runtime.waits import WaitRegistry
+
+logger = logging.getLogger(__name__)
 
 
 class Site(msgspec.Struct):
@@ -18,6 +22,13 @@ class Site(msgspec.Struct):
     mailboxes: dict[str, Mailbox] = {}
     newest: dict[str, int] = {}
     closed: bool = False
+    refusals: int = 0
+
+    def note_refusal(self, who: str, reason: str) -> None:
+        """Logs the 1st, 2nd, 4th, 8th ... refusal: a flood of garbage must not become a flood of lines."""
+        self.refusals += 1
+        if self.refusals & (self.refusals - 1) == 0:
+            logger.warning("%s refuses %s (%d refusals so far): %s", self.identity.process, who or "a stranger", self.refusals, reason)
 
     def admit(self, hello: Hello) -> str:
         """Checks a caller and remembers its generation; returns the reason of a refusal, "" when it is welcome."""

@@ -59,7 +59,8 @@ class StepReport:
             for name, value in scalars(metrics).items():
                 series[name].append(value)
         for name, values in series.items():
-            self.numbers[f"actor/by_update/{name.removeprefix('actor/')}"] = values
+            if name.startswith("actor/"):
+                self.numbers[f"actor/by_update/{name.removeprefix('actor/')}"] = values
         self.numbers |= {name: _over_updates(name, values) for name, values in series.items()}
 
     def add_batch(self, batch: KVBatchMeta, rewards: Sequence[float], extras: Sequence[Mapping[str, Any]], limit: int) -> None:

@@ -8,6 +8,7 @@ import torch
 from asyncrl.algorithms.advantages import ESTIMATORS
 from asyncrl.algorithms.advantages.votes import outcome_advantages
 from asyncrl.algorithms.diagnostics import finish_probability_difference
+from asyncrl.algorithms.kl_in_reward import AdaptiveKL, FixedKL
 from asyncrl.config.schema.algorithm import Algorithm
 from asyncrl.errors import WeightSyncError
 from asyncrl.metrics import Metrics, merge
@@ -20,14 +21,15 @@ from asyncrl.workers.reference import ReferenceWorker
 from asyncrl.workers.rollout import RolloutWorker
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stages:
-    """The three roles of the ranks, behind the names of the step's stages."""
+    """The three roles of the ranks, behind the names of the step's stages. ``kl`` sets the weight of a KL in the reward."""
 
     policy: ActorGroup[PolicyWorker]
     reference: ActorGroup[ReferenceWorker] | None
     rollout: ActorGroup[RolloutWorker]
     algorithm: Algorithm
+    kl: FixedKL | AdaptiveKL
 
     async def old_log_prob(self, shares: Sequence[BatchMeta]) -> Metrics:
         """Log-probs of every row under the weights with which the step began."""
@@ -79,12 +81,14 @@ class Stages:
         await self.rollout.call_all(RolloutWorker.sleep)
 
     async def _kl_in_reward(self, shares: Sequence[BatchMeta]) -> tuple[dict[str, float], Metrics]:
-        calls = [(share, self.algorithm.kl_ctrl.kl_coef, self.algorithm.kl_penalty) for share in shares]
+        calls = [(share, self.kl.coefficient, self.algorithm.kl_penalty) for share in shares]
         answers = await self.policy.call_each(PolicyWorker.kl_in_reward, calls)
         scores: dict[str, float] = {}
         for share, answer in zip(shares, answers, strict=True):
             scores |= dict(zip(share.keys, answer.scores, strict=True))
-        return scores, merge(answer.metrics for answer in answers)
+        metrics = merge(answer.metrics for answer in answers)
+        self.kl = self.kl.updated(metrics["actor/reward_kl_penalty"].value(), len(scores))
+        return scores, metrics
 
 
 def _session_numbers(names: Sequence[TrajectoryKey]) -> list[int]:

@@ -67,12 +67,15 @@ class MicroBatching:
 
 @dataclass(frozen=True, slots=True)
 class ModelInput:
-    """Prompts and responses of n rows as the model takes them, and where their response tokens are predicted."""
+    """Prompts and responses of n rows as the model takes them, and where their response tokens are predicted.
+
+    The last response token of a row is left out: nothing is predicted after it.
+    """
 
     input_ids: Tensor
-    """[n, S], padded at the end with 0; packed [1, all tokens]."""
+    """[n, S - 1], padded at the end with 0; packed [1, all tokens but the last ones]."""
     position_ids: Tensor | None
-    """Packed: [1, all tokens], from 0 in each row, which is how the model tells rows apart. Padded: None; no mask either,
+    """Packed: as ``input_ids``, from 0 in each row, which is how the model tells rows apart. Padded: None; no mask either,
     since a token never sees what comes after it."""
     predicting: Tensor
     """int64 [T], places in the flattened ``input_ids`` whose logits predict a response token: each one before its token."""
@@ -93,7 +96,7 @@ def model_input(prompts: Jagged, responses: Jagged, *, packed: bool) -> ModelInp
     """Lay out n >= 1 rows. Raises ValueError for an empty prompt: nothing would predict its first response token."""
     if prompts.rows and int(prompts.lengths.min()) == 0:
         raise ValueError("a row without a prompt token cannot be evaluated")
-    lengths = prompts.lengths + responses.lengths
+    lengths = prompts.lengths + (responses.lengths - 1).clamp(min=0)
     device = lengths.device
     ends = lengths.cumsum(0)
     longest, total = int(lengths.max()), int(ends[-1])
@@ -102,7 +105,9 @@ def model_input(prompts: Jagged, responses: Jagged, *, packed: bool) -> ModelInp
     ids[_spread(prompts, starts)] = prompts.values.long()
     answers = _spread(responses, starts + prompts.lengths)
     targets = responses.values.long()
-    ids[answers] = targets
+    last = torch.zeros(len(targets), dtype=torch.bool, device=device)
+    last[responses.offsets[1:][responses.lengths > 0] - 1] = True
+    ids[answers[~last]] = targets[~last]
     position_ids = None
     if packed:
         position_ids = (torch.arange(total, device=device) - torch.repeat_interleave(starts, lengths))[None]

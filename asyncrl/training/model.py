@@ -54,7 +54,7 @@ def read_model(config: ModelConfig) -> nn.Module:
     if "auto_map" in json.loads(file.read_text(encoding="utf-8")) and not config.trust_remote_code:
         raise ConfigError("model.path", config.path, "brings code of its own (auto_map); set trust_remote_code to run it")
     # A progress bar is noise in a log file.
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     auto: Any = AutoModelForCausalLM
     model = auto.from_pretrained(
         config.path, dtype=config.model_dtype, local_files_only=True, use_safetensors=True, trust_remote_code=config.trust_remote_code

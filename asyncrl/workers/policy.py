@@ -9,9 +9,9 @@ from torch import Tensor
 
 from asyncrl.algorithms.aggregation import Denominators
 from asyncrl.algorithms.diagnostics import probability_difference
-from asyncrl.algorithms.kl import kl_penalty
+from asyncrl.algorithms.kl_in_reward import penalised_rewards
 from asyncrl.algorithms.objective import ObjectiveConfig, policy_objective
-from asyncrl.metrics import Max, Mean, Metrics, merge
+from asyncrl.metrics import Max, Mean, Metrics, Min
 from asyncrl.runtime.actor import endpoint
 from asyncrl.tensors.batch import Batch
 from asyncrl.tensors.jagged import Jagged
@@ -158,15 +158,14 @@ class PolicyWorker(QueueWorker):
 
 def _penalise(batch: Batch, coefficient: float, name: str) -> tuple[Batch, RewardPenalty]:
     scores = batch.jagged("rm_scores")
-    mask = batch.jagged("response_mask").padded(0).bool()
-    old, reference = batch.jagged("old_log_probs").padded(0.0), batch.jagged("ref_log_prob").padded(0.0)
-    penalty = torch.where(mask, kl_penalty(old, reference, name), 0.0)
-    rewards = scores.padded(0.0) - coefficient * penalty
-    per_row = penalty.sum(-1) / mask.sum(-1).clamp(min=1)
-    metrics: Metrics = {
-        "actor/reward_kl_penalty": Mean(float(per_row.sum()), float(len(batch))),
-        "actor/reward_kl_penalty_coeff": Max(coefficient),
-    }
+    rewards, metrics = penalised_rewards(
+        scores.padded(0.0),
+        batch.jagged("old_log_probs").padded(0.0),
+        batch.jagged("ref_log_prob").padded(0.0),
+        batch.jagged("response_mask").padded(0),
+        coefficient=coefficient,
+        kl_type=name,
+    )
     result = Batch(batch.keys, {"token_level_rewards": Jagged.from_padded(rewards, scores.lengths)})
     return result, RewardPenalty(rewards.sum(-1).tolist(), metrics)
 
@@ -179,6 +178,7 @@ def _spread(batch: Batch, advantages: list[float]) -> tuple[Batch, Metrics]:
     chosen = values[mask.values != 0]
     metrics: Metrics = {}
     if chosen.numel():
+        total, largest, smallest = float(chosen.sum()), float(chosen.max()), float(chosen.min())
         for name in ("critic/advantages", "critic/returns"):
-            metrics |= merge([{f"{name}/mean": Mean(float(chosen.sum()), float(chosen.numel())), f"{name}/max": Max(float(chosen.max()))}])
+            metrics |= {f"{name}/mean": Mean(total, chosen.numel()), f"{name}/max": Max(largest), f"{name}/min": Min(smallest)}
     return Batch(batch.keys, {"advantages": spread, "returns": spread}), metrics

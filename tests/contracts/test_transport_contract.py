@@ -98,11 +98,11 @@ async def test_errors_of_our_own_tree_come_back_as_themselves(pair: Pair) -> Non
 
 async def test_an_argument_of_the_wrong_type_is_refused_at_the_border(pair: Pair) -> None:
     with pytest.raises(WireError, match=r"Counter\.add\(n\): Expected `int`, got `str`"):
-        await pair.counter().call(Counter.add, "two")  # type: ignore[arg-type]
+        await pair.counter().call(Counter.add, "two")  # type: ignore[call-overload]
     with pytest.raises(WireError, match="cannot encode"):
-        await pair.counter().call(Counter.add, object())  # type: ignore[arg-type]
+        await pair.counter().call(Counter.add, object())  # type: ignore[call-overload]
     with pytest.raises(WireError):
-        await pair.counter().call(Counter.add)  # type: ignore[call-arg]
+        await pair.counter().call(Counter.add)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="unexpected"):
         await pair.counter().call(Counter.add, 1, m=2)  # type: ignore[call-arg]
     assert await pair.counter().call(Counter.add, 1) == 1
@@ -155,6 +155,21 @@ async def test_leaving_a_stream_early_cancels_its_producer(pair: Pair) -> None:
                 break
     assert await pair.slow().call(Slow.was_cancelled)
     assert await pair.slow().call(Slow.made) < 100
+
+
+async def test_a_stream_that_is_dropped_is_cancelled_too(pair: Pair) -> None:
+    async for _ in pair.slow().stream(Slow.count, 10_000):
+        break
+    gc.collect()
+    assert await pair.slow().with_deadline(5).call(Slow.was_cancelled)
+
+
+async def test_large_buffers_travel_both_ways(pair: Pair) -> None:
+    data = bytearray(b"0123456789abcdef" * (1 << 20))
+    calls = [pair.postman().call(Postman.echo, Block(str(i), data)) for i in range(3)]
+    for i, block in enumerate(await asyncio.gather(*calls)):
+        assert block.name == str(i)
+        assert memoryview(block.data) == data
 
 
 async def test_cancelling_the_caller_cancels_the_callee(pair: Pair) -> None:
@@ -263,4 +278,4 @@ async def test_a_system_reaches_its_own_actors_by_the_same_path(pair: Pair) -> N
     own = pair.there.ref(pair.there.address("counter"), Counter)
     assert await own.call(Counter.add, 4) == 4
     with pytest.raises(WireError):
-        await own.call(Counter.add, "x")  # type: ignore[arg-type]
+        await own.call(Counter.add, "x")  # type: ignore[call-overload]

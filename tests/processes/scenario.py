@@ -91,7 +91,7 @@ async def ask_engines(session: Session, name: str) -> list[dict[str, Any]]:
     return answers
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class RecordingStages(Stages):
     """The stages as shipped; after each, what the queue holds, and around the sync what the engines answer."""
 
@@ -100,7 +100,7 @@ class RecordingStages(Stages):
 
     @classmethod
     def over(cls, stages: Stages, session: Session, record: dict[str, Any]) -> "RecordingStages":
-        return cls(stages.policy, stages.reference, stages.rollout, stages.algorithm, session, record)
+        return cls(stages.policy, stages.reference, stages.rollout, stages.algorithm, stages.kl, session, record)
 
     async def old_log_prob(self, shares: Sequence[BatchMeta]) -> Metrics:
         await self._keep("rollout", shares, ROLLOUT.writes)

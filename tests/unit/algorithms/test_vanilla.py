@@ -71,7 +71,7 @@ def test_what_lies_under_the_mask_reaches_no_value_and_no_gradient(junk: float) 
     grads = []
     for log_probs, old, advantages in (clean[:3], dirty):
         leaf = log_probs.clone().requires_grad_()
-        policy = vanilla(leaf, old, advantages, mask, CLIP)
+        policy = vanilla(leaf, old, advantages, mask, CLIP, rollout_is_weights=torch.where(mask.bool(), 0.5, junk))
         (grad,) = torch.autograd.grad(policy.losses.sum(), leaf)
         grads.append((policy.losses.tolist(), grad.tolist(), policy.metrics))
     assert grads[0] == grads[1]

@@ -28,12 +28,14 @@ SHAPE: dict[str, Any] = {
 
 def qwen(seed: int = 0, *, tied: bool = True) -> nn.Module:
     torch.manual_seed(seed)
-    return cast(nn.Module, Qwen3ForCausalLM(Qwen3Config(**SHAPE, tie_word_embeddings=tied))).eval()
+    model: Any = Qwen3ForCausalLM
+    return cast(nn.Module, model(Qwen3Config(**SHAPE, tie_word_embeddings=tied))).eval()
 
 
 def llama(seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
-    return cast(nn.Module, LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=False))).eval()
+    model: Any = LlamaForCausalLM
+    return cast(nn.Module, model(LlamaConfig(**SHAPE, tie_word_embeddings=False))).eval()
 
 
 def bits(weights: Any) -> str:
@@ -74,7 +76,7 @@ def drain(engine: EmbeddedEngine) -> dict[str, GenerateOutput]:
 def forward(model: nn.Module, prompt: list[int], answer: list[int], temperature: float = 1.0) -> Tensor:
     """Log-probabilities [answer, V] by one plain forward without cache."""
     logits = model(input_ids=torch.tensor([prompt + answer]), use_cache=False).logits[0, len(prompt) - 1 : -1]
-    return (logits / temperature).log_softmax(-1)
+    return cast(Tensor, (logits / temperature).log_softmax(-1))
 
 
 def plain_log_probs(model: nn.Module, prompt: list[int], answer: list[int], temperature: float = 1.0) -> list[float]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from asyncrl.errors import WireError
-from asyncrl.runtime import Actor, endpoint
+from asyncrl.runtime import Actor, encode, endpoint
 from asyncrl.runtime.plan import Arguments, EndpointPlan, constructor_of, endpoints_of, hints_of
 from tests.unit.runtime.runtime_actors import Counter, Slow
 
@@ -42,12 +42,10 @@ def test_extra_missing_or_mistyped_values_are_refused_by_name() -> None:
     codec = arguments(sample)
     for value in ([1, [], 1.0, {}, "extra"], [], ["no"], [1, [2]], {"p0": 1}):
         with pytest.raises(WireError, match=r"sample\(a, b, c, d\)"):
-            codec.decode(Counter_encode(value), ())
+            codec.decode(encoded(value), ())
 
 
-def Counter_encode(value: Any) -> bytes:
-    from asyncrl.runtime import encode
-
+def encoded(value: Any) -> bytes:
     return encode(value)[0]
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 import msgspec
 import pytest
 from hypothesis import given, strategies as st

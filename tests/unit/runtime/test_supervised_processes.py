@@ -21,14 +21,19 @@ def exists(path: str) -> bool:
     return Path(path).exists()
 
 
+def settle(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
 async def gone(pids: list[int], seconds: float) -> None:
     """Waits for the end of processes that are not ours."""
     loop = asyncio.get_running_loop()
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             pidfd = os.pidfd_open(pid)
-            ended = loop.create_future()
-            loop.add_reader(pidfd, lambda future=ended: future.done() or future.set_result(None))
+            ended: asyncio.Future[None] = loop.create_future()
+            loop.add_reader(pidfd, settle, ended)
             try:
                 async with asyncio.timeout(seconds):
                     await ended

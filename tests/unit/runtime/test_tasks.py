@@ -82,7 +82,7 @@ async def test_all_of_keeps_order_and_cancels_the_rest_on_the_first_failure() ->
 
     assert await all_of([lambda: quick(1), lambda: quick(2)]) == [1, 2]
     with pytest.raises(KeyError):
-        await all_of([slow, fails])  # type: ignore[list-item]
+        await all_of([slow, fails])
     assert cancelled == [True]
 
 

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch._C._distributed_c10d import FileStore
 from transformers import Qwen3ForCausalLM
 
 from tests.unit.training.tiny_rows import write_model
@@ -56,7 +57,7 @@ def two_ranks(model_folder: Path) -> GroupResults:
         for rank in (0, 1)
     ]
     try:
-        outputs = [rank.communicate(timeout=50)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
@@ -68,7 +69,7 @@ def two_ranks(model_folder: Path) -> GroupResults:
 def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     # The case of two ranks runs on one thread each; more threads than free cores would cost this one far more time.
     torch.set_num_threads(1)
-    store = dist.FileStore(str(tmp_path_factory.mktemp("group") / "store"), 1)
+    store = FileStore(str(tmp_path_factory.mktemp("group") / "store"), 1)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
     dist.destroy_process_group()

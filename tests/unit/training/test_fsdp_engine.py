@@ -12,8 +12,11 @@ from asyncrl.training.fsdp import FSDPEngine
 from asyncrl.training.model import ModelConfig
 from asyncrl.training.optimizer import OptimizerConfig
 from tests.unit.training.conftest import GroupResults
-from tests.unit.training.engine_suite import CASES, MICRO
+from tests.unit.training.engine_suite import CASES, GROUP_CASES, MICRO
 from tests.unit.training.tiny_rows import plain_loss, plain_rows, uneven_rows
+
+# Starting two processes that import torch takes most of a minute on a busy machine of two cores.
+pytestmark = pytest.mark.timeout(150)
 
 SHARES = ("actor/loss", "actor/pg_loss", "actor/kl_loss", "actor/entropy_loss")
 TRAINED = [name for name in CASES if name.startswith("train-") and name != "train-adamw"]
@@ -29,7 +32,8 @@ def plain_steps(model: nn.Module, steps: int = 2) -> dict[str, float]:
         norm = float(nn.utils.clip_grad_norm_(model.parameters(), 0.7))
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter -= 0.5 * parameter.grad if parameter.grad is not None else 0.0
+                if parameter.grad is not None:
+                    parameter.sub_(0.5 * parameter.grad)
         numbers = numbers or scalars(metrics) | {"actor/grad_norm": norm}
     return numbers
 
@@ -51,7 +55,7 @@ def test_one_rank_trains_as_plain_torch_however_the_rows_are_cut(one_rank: None,
     assert_weights(weights, plain)
 
 
-@pytest.mark.parametrize("case", [*TRAINED, "all-on-first-rank"])
+@pytest.mark.parametrize("case", [*(name for name in TRAINED if name in GROUP_CASES), "all-on-first-rank"])
 def test_two_ranks_train_as_plain_torch_however_the_rows_are_cut(two_ranks: GroupResults, plain: nn.Module, case: str) -> None:
     expected = plain_steps(plain)
     for name in SHARES:
@@ -74,25 +78,25 @@ def assert_log_probs(found: dict[str, Tensor], model: nn.Module) -> None:
     with torch.no_grad():
         log_probs, entropy = plain_rows(model, uneven_rows())
         for parameter in model.parameters():
-            parameter *= 0.5
+            parameter.mul_(0.5)
         halved, _ = plain_rows(model, uneven_rows())
     for name, expected in (("log_probs", log_probs), ("entropy", entropy), ("halved", halved)):
         torch.testing.assert_close(found[name], torch.cat(expected), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("case", [name for name in CASES if name.startswith("evaluate-")])
-def test_log_probs_are_those_of_a_plain_forward(
-    one_rank: None, two_ranks: GroupResults, model_folder: Path, plain: nn.Module, case: str
-) -> None:
+def test_log_probs_are_those_of_a_plain_forward(one_rank: None, model_folder: Path, plain: nn.Module, case: str) -> None:
     found, numbers = CASES[case](model_folder)
     micro = MICRO.get(case.removeprefix("evaluate-"), MICRO["three"])
     lengths = uneven_rows().jagged("prompts").lengths + uneven_rows().jagged("responses").lengths
     if case != "evaluate-frozen":
         assert numbers["marks"] == len(micro.cut(lengths.tolist()))
-    both = two_ranks.tensors(case)
-    for name in found:
-        torch.testing.assert_close(both[name], found[name], atol=1e-5, rtol=0)
     assert_log_probs(found, plain)
+
+
+@pytest.mark.parametrize("case", [name for name in GROUP_CASES if name.startswith("evaluate-")])
+def test_log_probs_on_two_ranks_are_those_of_a_plain_forward(two_ranks: GroupResults, plain: nn.Module, case: str) -> None:
+    assert_log_probs(two_ranks.tensors(case), plain)
 
 
 def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_on_all(two_ranks: GroupResults, one_rank: None, model_folder: Path) -> None:

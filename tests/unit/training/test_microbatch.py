@@ -51,19 +51,19 @@ def test_a_row_over_the_budget_and_senseless_sizes_are_refused() -> None:
 
 def test_padded_rows_stand_below_one_another() -> None:
     laid = model_input(jagged([1, 2], [3]), jagged([4], [5, 6, 7]), packed=False)
-    assert laid.input_ids.tolist() == [[1, 2, 4, 0], [3, 5, 6, 7]]
+    assert laid.input_ids.tolist() == [[1, 2, 0], [3, 5, 6]]
     assert laid.position_ids is None
-    assert laid.predicting.tolist() == [1, 4, 5, 6]
+    assert laid.predicting.tolist() == [1, 3, 4, 5]
     assert laid.targets.tolist() == [4, 5, 6, 7]
     assert laid.padded(torch.tensor([1.0, 2.0, 3.0, 4.0])).tolist() == [[1, 0, 0], [2, 3, 4]]
 
 
 def test_packed_rows_stand_one_after_another_and_count_from_zero() -> None:
     laid = model_input(jagged([1, 2], [3], [8]), jagged([4], [], [5, 6]), packed=True)
-    assert laid.input_ids.tolist() == [[1, 2, 4, 3, 8, 5, 6]]
+    assert laid.input_ids.tolist() == [[1, 2, 3, 8, 5]]
     assert laid.position_ids is not None
-    assert laid.position_ids.tolist() == [[0, 1, 2, 0, 0, 1, 2]]
-    assert laid.predicting.tolist() == [1, 4, 5]
+    assert laid.position_ids.tolist() == [[0, 1, 0, 0, 1]]
+    assert laid.predicting.tolist() == [1, 3, 4]
     assert laid.padded(torch.tensor([1.0, 2.0, 3.0])).tolist() == [[1, 0], [0, 0], [2, 3]]
 
 
@@ -72,7 +72,7 @@ def test_a_row_without_a_prompt_is_refused() -> None:
         model_input(jagged([], [1]), jagged([1], [1]), packed=False)
 
 
-def test_an_idle_rank_runs_one_token_of_each() -> None:
+def test_an_idle_rank_runs_one_token() -> None:
     laid = idle_input(torch.device("cpu"))
-    assert laid.input_ids.shape == (1, 2)
+    assert laid.input_ids.shape == (1, 1)
     assert laid.predicting.tolist() == [0]

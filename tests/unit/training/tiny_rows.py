@@ -36,7 +36,7 @@ def write_model(folder: Path, seed: int = 0) -> nn.Module:
         initializer_range=0.2,
         tie_word_embeddings=True,
     )
-    model = cast(nn.Module, Qwen3ForCausalLM(config))
+    model = cast(nn.Module, Qwen3ForCausalLM(config))  # type: ignore[no-untyped-call]
     cast(Any, model).save_pretrained(folder)
     return model
 
@@ -66,7 +66,7 @@ def padding_rows(count: int) -> Batch:
     one = [torch.ones(1)] * count
     whole = Jagged.from_rows([row.long() for row in one])
     nan = Jagged.from_rows([row * torch.nan for row in one])
-    fields = {
+    fields: dict[str, Any] = {
         "prompts": whole,
         "responses": whole,
         "old_log_probs": nan,

@@ -1,0 +1,65 @@
+"""Ranks and micro-batches are a matter of speed: every cut gives one loss, one gradient norm and, under SGD, one set of weights."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.processes.launching import run_scenario
+from tests.processes.test_worked_example import INTERIOR_ZEROS, SMALL, TWO_OUTPUTS, check_step, model
+
+CUTS = [(ranks, rows) for ranks in (1, 2) for rows in (1, 3, 100)]
+"""Ranks, and rows of a micro-batch; 100 are all rows at once. Two outputs make seven rows, which two ranks fill up to eight."""
+
+
+Cuts = dict[tuple[int, int], tuple[Path, list[dict[str, Any]]]]
+
+
+def micro(rows: int) -> tuple[str, ...]:
+    names = ("actor.ppo_micro_batch_size_per_gpu", "rollout.log_prob_micro_batch_size_per_gpu", "ref.log_prob_micro_batch_size_per_gpu")
+    return tuple(f"actor_rollout_ref.{name}={rows}" for name in names)
+
+
+@pytest.fixture(scope="module")
+def cuts(tmp_path_factory: pytest.TempPathFactory) -> Cuts:
+    found: Cuts = {}
+    for ranks, rows in CUTS:
+        folder = tmp_path_factory.mktemp(f"cut{ranks}x{rows}")
+        found[ranks, rows] = folder, run_scenario(folder, ranks, [TWO_OUTPUTS, INTERIOR_ZEROS], *SMALL, *micro(rows))
+    return found
+
+
+@pytest.mark.timeout(400)
+def test_every_cut_gives_one_loss_one_gradient_norm_and_one_set_of_weights(
+    cuts: Cuts,
+) -> None:
+    base_folder, base = cuts[1, 100]
+    for cut, (folder, records) in cuts.items():
+        for number, (record, wanted) in enumerate(zip(records, base, strict=True)):
+            for name in ("loss", "pg_loss", "kl_loss", "entropy", "ppo_kl", "pg_clipfrac", "grad_norm"):
+                key = f"actor/by_update/{name}"
+                assert record["numbers"][key] == pytest.approx(wanted["numbers"][key], rel=1e-5, abs=1e-5), (cut, name)
+            held, reference = (load_file(place / f"weights_{number + 1}.safetensors") for place in (folder, base_folder))
+            for name, tensor in reference.items():
+                torch.testing.assert_close(held[name], tensor, rtol=0, atol=1e-5, msg=f"{cut} {name}")
+
+
+def test_padding_fills_a_mini_batch_up_to_the_ranks_and_reaches_no_metric(
+    cuts: Cuts,
+) -> None:
+    shares = cuts[2, 3][1][0]["shares"]
+    assert sorted(len(keys) + padding for share in shares for keys, padding in share) == [4, 4]
+    assert sum(padding for share in shares for _, padding in share) == 1
+    assert cuts[2, 3][1][0]["numbers"]["training/rows_trained"] == 7
+    same = ("response_length/mean", "critic/score/mean", "perf/total_num_tokens", "actor/entropy")
+    for name in same:
+        assert cuts[2, 3][1][0]["numbers"][name] == pytest.approx(cuts[1, 100][1][0]["numbers"][name], rel=1e-6), name
+
+
+def test_one_rank_equals_the_dense_reference(cuts: Cuts) -> None:
+    folder, records = cuts[1, 1]
+    trained, reference = model(), model()
+    for number, record in enumerate(records):
+        check_step(record, folder / f"weights_{number + 1}.safetensors", trained, reference)
