@@ -5,18 +5,20 @@ Exit codes: 0 done, 1 the run failed, 2 a wrong configuration or command line, 1
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
 import msgspec
 
+from asyncrl.config.checks import check_world
 from asyncrl.config.load import Loaded, load_config
 from asyncrl.config.places import shipped_configs
 from asyncrl.config.plan import batch_arithmetic
 from asyncrl.errors import ConfigError, DataError
 from asyncrl.launch.environment import check_platform
-from asyncrl.launch.guard import EXIT_CONFIG
 from asyncrl.launch.preflight import preflight
+from asyncrl.launch.refusal import refuse
 
 OPTIONS_HELP = "config=NAME (a shipped one or the path of a YAML file), then options as key=value in verl's dotted names"
 
@@ -34,13 +36,16 @@ The last line that it prints before torchrun takes over works by itself too.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. ``train`` does not return: torchrun takes this process over."""
     parser = _parser()
-    given = parser.parse_args(arguments)
+    given, rest = parser.parse_known_args(arguments)
+    # argparse takes key=value only up to the first --option; the others are left here.
+    if unknown := [word for word in rest if word.startswith("-")]:
+        parser.error(f"there is no option {' '.join(unknown)}")
+    given.options += rest
     try:
         check_platform()
         return int(given.command(given))
     except (ConfigError, DataError) as error:
-        print(f"asyncrl: {error}", file=sys.stderr)
-        return EXIT_CONFIG
+        return refuse(error)
     except KeyboardInterrupt:
         return 130
 
@@ -49,9 +54,10 @@ def train(given: argparse.Namespace) -> int:
     """Validate, then become torchrun."""
     loaded = load_config(given.options)
     preflight(loaded.config)
-    ranks = given.nproc_per_node or _ranks(loaded)
+    ranks = _ranks(loaded, given.nproc_per_node)
+    check_world(loaded.config, ranks, 1)
     command = ["--standalone", "--nproc-per-node", str(ranks), "-m", "asyncrl.launch", *given.options]
-    print(f"asyncrl: torchrun {' '.join(command)}", flush=True)
+    print(f"asyncrl: torchrun {shlex.join(command)}", flush=True)
     os.execv(sys.executable, [sys.executable, "-m", "torch.distributed.run", *command])
 
 
@@ -60,7 +66,9 @@ def plan(given: argparse.Namespace) -> int:
     loaded = load_config(given.options)
     prompts = preflight(loaded.config)
     nodes = loaded.config.trainer.nnodes or 1
-    found = batch_arithmetic(loaded.config, nodes * (given.nproc_per_node or _ranks(loaded)), nodes, prompts)
+    ranks = nodes * _ranks(loaded, given.nproc_per_node)
+    check_world(loaded.config, ranks, nodes)
+    found = batch_arithmetic(loaded.config, ranks, nodes, prompts)
     if given.json:
         print(msgspec.json.encode(found).decode())
     else:
@@ -68,13 +76,20 @@ def plan(given: argparse.Namespace) -> int:
     return 0
 
 
-def _ranks(loaded: Loaded) -> int:
-    """Ranks on this node: as configured, else one per GPU, else one."""
+def _ranks(loaded: Loaded, given: int | None) -> int:
+    """Ranks on this node: as given, else as configured, else one per visible GPU, else one."""
+    if given is not None:
+        if given < 1:
+            raise ConfigError("--nproc-per-node", given, "allowed: at least 1")
+        return given
     configured = loaded.config.trainer.n_gpus_per_node
     if configured is not None:
         return configured
     if loaded.config.trainer.device == "cpu":
         return 1
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return max(1, len([name for name in visible.split(",") if name.strip()]))
     return max(1, sum(name.removeprefix("nvidia").isdecimal() for name in os.listdir("/dev")))
 
 

@@ -10,8 +10,9 @@ from asyncrl.config.checks import check_world
 from asyncrl.config.load import Loaded, load_config
 from asyncrl.errors import ConfigError, DataError
 from asyncrl.launch.environment import Place, check_nodes, check_platform
-from asyncrl.launch.guard import EXIT_CONFIG
+from asyncrl.launch.guard import EXIT_CONFIG, Guard
 from asyncrl.launch.preflight import preflight
+from asyncrl.launch.refusal import refuse
 from asyncrl.launch.run_folder import RunFolder
 from asyncrl.runtime.host import RealHost, die_with_parent, run_main
 from asyncrl.runtime.security import make_token, private_folder
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str], controller: "Controller | None" = None) -> int:
     """Run this rank to the end of the run; return its exit code: 0, 1 for a failed run, 2 for a wrong configuration."""
     parent = os.getppid()
+    guard = Guard(parent)
+    guard.catch_signals()
     try:
         check_platform()
         place = Place.read(os.environ)
@@ -38,14 +41,14 @@ def main(arguments: Sequence[str], controller: "Controller | None" = None) -> in
             preflight(loaded.config)
         folder = RunFolder.create(loaded.config, RealHost().wall_time()) if place.rank == 0 else None
     except (ConfigError, DataError) as error:
-        if os.environ.get("RANK", "0") == "0":
-            print(f"asyncrl: {error}", file=sys.stderr, flush=True)
-        return EXIT_CONFIG
-    return _run(loaded, place, folder, parent, controller)
+        # All ranks find the same; one says it.
+        return refuse(error) if os.environ.get("RANK", "0") == "0" else EXIT_CONFIG
+    guard.folder = folder
+    return _run(loaded, place, guard, controller)
 
 
-def _run(loaded: Loaded, place: Place, folder: RunFolder | None, parent: int, controller: "Controller | None") -> int:
-    host = RealHost()
+def _run(loaded: Loaded, place: Place, guard: Guard, controller: "Controller | None") -> int:
+    host, folder = RealHost(), guard.folder
     sockets, token, supervisor = "", b"", None
     if folder is not None:
         sockets, token = private_folder(), make_token(host)
@@ -60,7 +63,7 @@ def _run(loaded: Loaded, place: Place, folder: RunFolder | None, parent: int, co
     from asyncrl.launch.rank import RankJob, run_rank  # imports torch
     from asyncrl.launch.session import train
 
-    job = RankJob(loaded, place, host, parent, folder, sockets, token, supervisor)
+    job = RankJob(loaded, place, host, guard, sockets, token, supervisor)
     return run_main(lambda: run_rank(job, train if controller is None else controller))
 
 

@@ -64,7 +64,7 @@ async def start_cpu_processes(system: ActorSystem, config: Config) -> CpuProcess
     """Start shards, agent workers and reward workers at once; returns when all are ready."""
     reward, rollout, model = config.reward, config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
     function = reward.custom_reward_function
-    silence = config.runtime.silence
+    silence, lockstep = config.runtime.silence, rollout.full_determinism
 
     def shard(slot: int) -> Starter[QueueShard]:
         return lambda: system.spawn(QueueShard, slot, name=f"shard-{slot}", process=f"shard-{slot}")
@@ -74,7 +74,8 @@ async def start_cpu_processes(system: ActorSystem, config: Config) -> CpuProcess
         folder = str(resolve_path(model.tokenizer_path or model.path))
         values = config.data.apply_chat_template_kwargs
         limit = config.data.max_prompt_length
-        return lambda: system.spawn(AgentWorker, folder, limit, model.custom_chat_template, values, silence, name=name, process=name)
+        template = model.custom_chat_template
+        return lambda: system.spawn(AgentWorker, folder, limit, template, values, silence, lockstep, name=name, process=name)
 
     def judge(number: int) -> Starter[RewardWorker]:
         name = f"reward-{number}"

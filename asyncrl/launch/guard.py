@@ -1,37 +1,64 @@
 """Ends the attempt when something it cannot do without is gone, and says what was first."""
 
 import asyncio
+import contextlib
 import os
+import select
+import signal
 import sys
 from collections.abc import Mapping
+from types import FrameType
+from typing import NoReturn
 
 from asyncrl.launch.run_folder import RunFolder
 
 EXIT_FAILED = 1
 EXIT_CONFIG = 2
+SIGNAL_EXITS = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGQUIT: 131, signal.SIGTERM: 143}
+"""The signals that torchrun passes on, and the exit code of each."""
+
+NOTICE_SECONDS = 1.0
+"""How long an error waits for the news of a death that would explain it: a lost peer is noticed first by its callers."""
 
 
 class Guard:
     """Watches processes by pidfd from the event loop, so that a collective that blocks the device thread cannot hide a death.
 
     A death claims the first cause in the run folder and ends this process at once. Its children need no call: the
-    supervisor sees the lifeline close and kills them.
+    supervisor sees the lifeline close and kills them. ``folder`` is None until rank 0 has said where it is.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
+    def __init__(self, parent: int, folder: RunFolder | None = None) -> None:
+        self.folder = folder
+        self.failure = ""
+        """The error that is about to end the attempt, unless a death explains it."""
+        self._parent = parent
         self._watched: dict[int, str] = {}
+
+    def catch_signals(self) -> None:
+        """Name a signal and leave, as long as no event loop takes the signals over."""
+        for number in SIGNAL_EXITS:
+            signal.signal(number, self._caught)
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        caught = signal.Signals(number)
+        self.end(self.death() or f"stopped by {caught.name}", SIGNAL_EXITS[caught])
+
+    def watch_parent(self) -> None:
+        """End the attempt when the torchrun agent ends."""
+        self.watch({"the torchrun agent": self._parent})
 
     def watch(self, processes: Mapping[str, int]) -> None:
         """End the attempt when one of these processes (name -> pid, on this host) ends."""
         loop = asyncio.get_running_loop()
         for name, pid in processes.items():
+            cause = f"{name} (pid {pid}) died"
             try:
                 descriptor = os.pidfd_open(pid)
             except ProcessLookupError:
-                self.end(f"{name} (pid {pid}) died")
-            self._watched[descriptor] = name
-            loop.add_reader(descriptor, self.end, f"{name} (pid {pid}) died")
+                self.end(cause)
+            self._watched[descriptor] = cause
+            loop.add_reader(descriptor, self.end, cause)
 
     def release(self) -> None:
         """Stop watching: the run is over and the others may leave."""
@@ -41,9 +68,66 @@ class Guard:
             os.close(descriptor)
         self._watched.clear()
 
-    def end(self, cause: str, code: int = EXIT_FAILED) -> None:
+    def death(self) -> str:
+        """The death that has happened although the event loop has not come to it yet, "" when there is none."""
+        if os.getppid() != self._parent:
+            return f"the torchrun agent (pid {self._parent}) died"
+        poll = select.poll()
+        for descriptor in self._watched:
+            poll.register(descriptor, select.POLLIN)
+        ended = dict(poll.poll(0))
+        return next((cause for descriptor, cause in self._watched.items() if descriptor in ended), "")
+
+    def fail(self, cause: str, code: int = EXIT_FAILED) -> None:
+        """End the attempt with an error of this process, after a moment in which a death may turn out to be its cause."""
+        if not self.failure:
+            self.failure = cause
+            asyncio.get_running_loop().call_later(NOTICE_SECONDS, self.end, cause, code)
+
+    async def never(self) -> NoReturn:
+        """Wait for the end that ``fail`` has ordered."""
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("nobody answers this future")
+
+    def claim(self, cause: str) -> None:
+        """Write and say the first cause, unless another process was first."""
+        if self.folder is not None and self.folder.claim_cause(cause):
+            # A closed terminal must not keep this process.
+            with contextlib.suppress(OSError):
+                print(f"asyncrl: {cause}\nasyncrl: the run folder is {self.folder.path}", file=sys.stderr, flush=True)
+
+    def end(self, cause: str, code: int = EXIT_FAILED) -> NoReturn:
         """Claim the first cause, say it, and leave without waiting for any thread."""
-        if self._folder.claim_cause(cause):
-            print(f"asyncrl: {cause}\nasyncrl: the run folder is {self._folder.path}", file=sys.stderr, flush=True)
-        sys.stdout.flush()
-        os._exit(code)
+        try:
+            self.claim(cause)
+            sys.stdout.flush()
+        finally:
+            os._exit(code)
+
+
+class Interrupts:
+    """Signals cancel the main task, which has ``LEAVE_SECONDS`` to close its files; a second signal ends the process at once."""
+
+    LEAVE_SECONDS = 5.0
+
+    def __init__(self, guard: Guard) -> None:
+        self.caught: signal.Signals | None = None
+        self._guard = guard
+        self._loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        for number in SIGNAL_EXITS:
+            self._loop.add_signal_handler(number, self._interrupt, number)
+
+    def _interrupt(self, number: signal.Signals) -> None:
+        """torchrun also signals the ranks when one of them has ended: then that is the cause, and not the signal."""
+        cause, code = f"stopped by {number.name}", SIGNAL_EXITS[number]
+        explained = self._guard.death() or self._guard.failure
+        if explained or self.caught is not None:
+            self._guard.end(explained or cause, code)
+        self.caught = number
+        self._guard.claim(cause)
+        self._guard.release()
+        self._loop.call_later(self.LEAVE_SECONDS, self._guard.end, cause, code)
+        self._task.cancel()

@@ -1,10 +1,10 @@
 """One rank from the join to the end: models on the device thread, roles as actors, and on rank 0 the controller."""
 
 import asyncio
+import functools
+import logging
 import os
-import signal
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +12,10 @@ import msgspec
 from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
 from asyncrl.config.load import Loaded, to_yaml
-from asyncrl.errors import AsyncRLError, ConfigError, DataError
+from asyncrl.errors import AsyncRLError, CallFailed, ConfigError, DataError
 from asyncrl.launch.cluster import RankAddresses, connect, start_cpu_processes
 from asyncrl.launch.environment import Place
-from asyncrl.launch.guard import EXIT_CONFIG, EXIT_FAILED, Guard
+from asyncrl.launch.guard import EXIT_CONFIG, EXIT_FAILED, SIGNAL_EXITS, Guard, Interrupts
 from asyncrl.launch.header import header_lines
 from asyncrl.launch.inputs import open_prompts, open_tokenizer, total_steps
 from asyncrl.launch.models import Models, build_models, device_of, join_group, leave_group, policy_settings, reference_micro
@@ -24,6 +24,7 @@ from asyncrl.launch.session import Controller, Session, say, train
 from asyncrl.launch.store import StoreRendezvous
 from asyncrl.observe.curve import draw_curve
 from asyncrl.runtime.actor import Actor, endpoint
+from asyncrl.runtime.group import ActorGroup
 from asyncrl.runtime.host import RealHost
 from asyncrl.runtime.messages import ActorAddress
 from asyncrl.runtime.supervisor import ProcessDeath, SupervisorClient
@@ -35,18 +36,15 @@ from asyncrl.workers.rank import Device
 from asyncrl.workers.reference import ReferenceWorker
 from asyncrl.workers.rollout import RolloutWorker
 
-SIGNAL_EXITS = {signal.SIGINT: 130, signal.SIGTERM: 143}
-
 
 @dataclass(frozen=True, slots=True)
 class RankJob:
-    """What this rank was started with; ``folder``, ``sockets`` and ``supervisor`` are rank 0's."""
+    """What this rank was started with; the guard's folder, ``sockets``, ``token`` and ``supervisor`` are rank 0's."""
 
     loaded: Loaded
     place: Place
     host: RealHost
-    parent: int
-    folder: RunFolder | None
+    guard: Guard
     sockets: str
     token: bytes
     supervisor: SupervisorClient | None
@@ -60,10 +58,15 @@ class JobInfo(msgspec.Struct, frozen=True):
 
 
 class RankControl(Actor):
-    """Lets rank 0 say that the run is over."""
+    """Lets rank 0 say that the run is over: first to all that nobody's end is a death any more, then that they may go."""
 
-    def __init__(self, over: asyncio.Event) -> None:
-        self._over = over
+    def __init__(self, guard: Guard, over: asyncio.Event) -> None:
+        self._guard, self._over = guard, over
+
+    @endpoint
+    async def release(self) -> None:
+        """The other ranks will leave; stop watching them."""
+        self._guard.release()
 
     @endpoint
     async def leave(self) -> None:
@@ -73,54 +76,50 @@ class RankControl(Actor):
 
 async def run_rank(job: RankJob, controller: Controller = train) -> int:
     """Run this rank; return its exit code. ``controller`` is rank 0's. Whatever fails becomes the first cause."""
-    thread = DeviceThread()
+    thread, guard = DeviceThread(), job.guard
     store = await thread.run(_open_store, job.place)
     bulletin = StoreRendezvous(PrefixStore(f"asyncrl/{job.place.attempt}", store), job.host)
     folder, sockets, token = await _meet(job, bulletin)
-    guard = Guard(folder)
-    guard.watch({"the torchrun agent": job.parent})
+    guard.folder = folder
     log = log_to(folder, f"rank{job.place.rank}")
-    interrupts = Interrupts()
+    interrupts = Interrupts(guard)
+    guard.watch_parent()
     if job.supervisor is not None:
         job.supervisor.attach_loop(lambda death: guard.end(describe_death(death)))
+    fail = functools.partial(_fail, guard, log, job.place.rank)
     endpoint = f"ipc://{sockets}/rank{job.place.rank}.sock"
+    system = ActorSystem.bind(f"rank{job.place.rank}", endpoint, host=job.host, attempt=str(job.place.attempt), token=token)
+    system.on_actor_failure = lambda cause, error: fail(error)
     try:
-        async with ActorSystem.bind(
-            f"rank{job.place.rank}", endpoint, host=job.host, attempt=str(job.place.attempt), token=token
-        ) as system:
-            await thread.run(join_group, PrefixStore("group", store), job.place)
-            rank = _Rank(job, system, thread, bulletin, guard, folder)
-            await (rank.lead(controller) if job.place.rank == 0 else rank.follow())
+        guard.watch(await _peers(job.place, bulletin))
+        await thread.run(join_group, PrefixStore("group", store), job.place)
+        rank = _Rank(job, system, thread, bulletin, guard, folder)
+        await (rank.lead(controller) if job.place.rank == 0 else rank.follow())
+        await system.close()
         await thread.run(leave_group)
-    except asyncio.CancelledError:
-        if interrupts.caught is None:
-            raise
-        guard.end(f"stopped by {interrupts.caught.name}", SIGNAL_EXITS[interrupts.caught])
-    except (ConfigError, DataError) as error:
-        guard.end(str(error), EXIT_CONFIG)
+    except asyncio.CancelledError as error:
+        if interrupts.caught is not None:
+            guard.end(f"stopped by {interrupts.caught.name}", SIGNAL_EXITS[interrupts.caught])
+        fail(error)
+        await guard.never()
     except Exception as error:
-        log.error("".join(traceback.format_exception(error)))
-        guard.end(describe_failure(error), EXIT_FAILED)
-    finally:
-        thread.close()
+        # Nothing is closed first: the others would see this rank's end before they could read its cause.
+        fail(error)
+        await guard.never()
+    thread.close()
     return 0
 
 
-class Interrupts:
-    """SIGINT and SIGTERM cancel the main task; the first one is kept. A second one ends the process at once."""
-
-    def __init__(self) -> None:
-        self.caught: signal.Signals | None = None
-        loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
-        assert task is not None
-        for number in SIGNAL_EXITS:
-            loop.add_signal_handler(number, self._interrupt, number, task.cancel)
-
-    def _interrupt(self, number: signal.Signals, cancel: Callable[[], bool]) -> None:
-        if self.caught is None:
-            self.caught = number
-            cancel()
+def _fail(guard: Guard, log: logging.Logger, rank: int, error: BaseException) -> None:
+    """Log an error with its traceback, here and where it was raised, and let it end the attempt."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    remote = f"\nat the callee:\n{error.remote_traceback}" if isinstance(error, CallFailed) else ""
+    log.error("%s%s", "".join(traceback.format_exception(error)), remote)
+    if isinstance(error, ConfigError | DataError):
+        guard.fail(str(error), EXIT_CONFIG)
+    else:
+        guard.fail(f"rank {rank}: {describe_failure(error)}", EXIT_FAILED)
 
 
 class _Rank:
@@ -138,9 +137,7 @@ class _Rank:
         """Serve the roles of this rank until rank 0 says that the run is over."""
         steps = total_steps(self.config, int(await self.rendezvous.wait("steps_per_epoch")))
         await self._publish(steps)
-        self.guard.watch(await self._peers())
         await self.over.wait()
-        self.guard.release()
 
     async def lead(self, controller: Controller) -> None:
         """Start the CPU processes while the models load, connect everything, let the controller drive, end the others."""
@@ -153,7 +150,6 @@ class _Rank:
         steps = total_steps(self.config, prompts.steps_per_epoch)
         processes, _ = await asyncio.gather(start_cpu_processes(self.system, self.config), self._publish(steps))
         ranks = [await self._addresses(rank) for rank in range(self.job.place.world_size)]
-        self.guard.watch(await self._peers())
         cluster = await connect(self.system, self.config, processes, ranks)
         (self.folder.path / "config.yaml").write_text(to_yaml(self.job.loaded.resolved))
         for notice in self.job.loaded.notices:
@@ -168,7 +164,7 @@ class _Rank:
         models = await self.thread.run(build_models, self.config, device, steps)
         rank = self.job.place.rank
         shared = Device(self.thread, models.pad_token_id)
-        control = await self.system.spawn(RankControl, self.over, name="control")
+        control = await self.system.spawn(RankControl, self.guard, self.over, name="control")
         rollout = await self.system.spawn(RolloutWorker, self.thread, models.rollout, name="rollout")
         sync = InPlaceSync(models.rollout, dtype=next(models.rollout.model.parameters()).dtype)
         policy = await self.system.spawn(PolicyWorker, shared, models.policy, sync, policy_settings(self.config), name="policy")
@@ -187,16 +183,11 @@ class _Rank:
     async def _addresses(self, rank: int) -> RankAddresses:
         return msgspec.msgpack.decode(await self.rendezvous.wait(f"rank/{rank}"), type=RankAddresses)
 
-    async def _peers(self) -> dict[str, int]:
-        """The other ranks of this node by name, with their pids."""
-        others = [rank for rank in range(self.job.place.world_size) if rank != self.job.place.rank]
-        return {f"rank {rank}": (await self._addresses(rank)).pid for rank in others}
-
     async def _finish(self, ranks: list[RankAddresses], supervisor: SupervisorClient) -> None:
         """The run is over: let the others go, stop the CPU processes, draw the curve."""
-        self.guard.release()
-        for rank in ranks:
-            await self.system.ref(rank.control, RankControl).call(RankControl.leave)
+        controls = ActorGroup([self.system.ref(rank.control, RankControl) for rank in ranks])
+        await controls.call_all(RankControl.release)
+        await controls.call_all(RankControl.leave)
         await supervisor.stop()
         if (self.folder.path / "metrics.jsonl").exists():
             curve = draw_curve(self.folder.path, f"{self.config.trainer.experiment_name}, seed {self.config.trainer.seed}")
@@ -209,11 +200,12 @@ def describe_death(death: ProcessDeath) -> str:
     return f"{death.name} (pid {death.pid}) died: {death.exit}{lines}"
 
 
-def describe_failure(error: Exception) -> str:
-    """The cause of a failed run in words: the innermost known error first."""
-    if isinstance(error, AsyncRLError):
-        return f"{type(error).__name__}: {error}"
-    return f"unexpected {type(error).__name__}: {error} (the traceback is in the log of this rank)"
+def describe_failure(error: BaseException) -> str:
+    """The cause of a failed run in words."""
+    if isinstance(error, CallFailed) or not isinstance(error, AsyncRLError):
+        said = str(error) if isinstance(error, CallFailed) else f"unexpected {type(error).__name__}: {error}"
+        return f"{said} (the traceback is in the log of this rank)"
+    return f"{type(error).__name__}: {error}"
 
 
 def _open_store(place: Place) -> Store:
@@ -223,12 +215,19 @@ def _open_store(place: Place) -> Store:
 
 async def _meet(job: RankJob, bulletin: StoreRendezvous) -> tuple[RunFolder, str, bytes]:
     """Agree on the run folder, the folder of sockets and the token, which rank 0 made."""
-    if job.folder is not None:
+    bulletin.set(f"pid/{job.place.rank}", str(os.getpid()).encode())
+    if job.guard.folder is not None:
         token_file(job.sockets).write_bytes(job.token)
-        bulletin.set("job", msgspec.msgpack.encode(JobInfo(str(job.folder.path), job.sockets)))
-        return job.folder, job.sockets, job.token
+        bulletin.set("job", msgspec.msgpack.encode(JobInfo(str(job.guard.folder.path), job.sockets)))
+        return job.guard.folder, job.sockets, job.token
     info = msgspec.msgpack.decode(await bulletin.wait("job"), type=JobInfo)
     return RunFolder(Path(info.run_folder)), info.sockets, token_file(info.sockets).read_bytes()
+
+
+async def _peers(place: Place, bulletin: StoreRendezvous) -> dict[str, int]:
+    """The other ranks of this node by name, with their pids."""
+    others = [rank for rank in range(place.world_size) if rank != place.rank]
+    return {f"rank {rank}": int(await bulletin.wait(f"pid/{rank}")) for rank in others}
 
 
 def token_file(sockets: str) -> Path:

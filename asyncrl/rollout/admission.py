@@ -1,9 +1,8 @@
 """Which requests start next: pure bookkeeping, no tensors.
 
-Two rules. First come, first served: a request starts as soon as a slot is free. Waves, for full determinism: when nothing
-runs and no wave is left, everything that waits is put in key order and cut into waves of ``max_num_seqs``; a wave starts
-when the one before it has ended. So the waves depend on what was submitted together, not on the order or the moment of the
-submissions; what is submitted while waves are left waits for the next cut.
+Two rules. First come, first served: a request starts as soon as a slot is free. Waves, for full determinism: what is
+submitted together is put in key order and cut into waves of ``max_num_seqs``; a wave runs alone, and starts when the one
+before it has ended. So a wave depends on what was submitted together, not on the order or the moment of submissions.
 """
 
 from collections import deque
@@ -65,7 +64,11 @@ class Admission:
 
     def add(self, requests: Iterable[Running]) -> None:
         """Queue new requests behind all others."""
-        self._waiting.extend(requests)
+        if not self._by_waves:
+            self._waiting.extend(requests)
+            return
+        ordered, size = sorted(requests, key=key_order), self.max_num_seqs
+        self._waves.extend(ordered[first : first + size] for first in range(0, len(ordered), size))
 
     def put_back(self, requests: Sequence[Running]) -> None:
         """Queue requests that ran before all others: they start together, in their order."""
@@ -77,16 +80,9 @@ class Admission:
     def take(self, running: int) -> list[Running]:
         """The requests that start now, beside ``running`` others."""
         if self._by_waves:
-            return self._next_wave() if not running else []
+            return self._waves.popleft() if self._waves and not running else []
         free = min(self.max_num_seqs - running, len(self._waiting))
         return [self._waiting.popleft() for _ in range(free)]
-
-    def _next_wave(self) -> list[Running]:
-        if not self._waves:
-            ordered = sorted(self._waiting, key=key_order)
-            self._waiting.clear()
-            self._waves.extend(ordered[first : first + self.max_num_seqs] for first in range(0, len(ordered), self.max_num_seqs))
-        return self._waves.popleft() if self._waves else []
 
     def remove(self, request_ids: Collection[str] | None) -> list[Running]:
         """Take the named requests, or all (None), out of the queue."""

@@ -24,8 +24,7 @@ def test_first_come_first_served_into_free_slots() -> None:
 
 def test_waves_are_cut_in_key_order_and_wait_for_one_another() -> None:
     admission = Admission(2, waves=True)
-    admission.add(rows(5, 2))
-    admission.add(rows(1))
+    admission.add(rows(5, 2, 1))
     assert names(admission.take(0)) == ["u1", "u2"]
     admission.add(rows(0, 3))
     assert admission.take(1) == []

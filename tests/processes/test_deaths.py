@@ -1,0 +1,58 @@
+"""Kill one process of a run: the others end soon, and what died is the first thing said."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.processes.launching import torchrun
+from tests.processes.live_run import live_run
+
+LIMIT = 30.0
+"""Three times the promise."""
+
+VICTIMS = ("rank 0", "rank 1", "supervisor", "shard-0", "agent-0", "reward-0", "the torchrun agent")
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_killed_process_ends_the_job_and_is_named(victim: str, tmp_path: Path) -> None:
+    with live_run(tmp_path, "trainer.total_training_steps=5000") as run:
+        run.wait_for_step()
+        pid = run.pid_of(victim)
+        os.kill(pid, signal.SIGKILL)
+        took = run.seconds_to_end(LIMIT)
+        print(f"kill -9 of {victim}: all gone after {took:.2f} s")
+        assert run.process.returncode != 0
+        run.check_cause(f"{victim} (pid {pid}) died")
+        run.check_nothing_left()
+
+
+@pytest.mark.timeout(150)
+def test_a_rank_killed_while_the_other_is_blocked_on_its_device_thread_is_named(tmp_path: Path) -> None:
+    command = torchrun(2, "tests.processes.failing_rank", "blocked")
+    with live_run(tmp_path, command=command) as run:
+        run.wait_for_line(lambda line: line == "blocked")
+        pid = run.pid_of("rank 1")
+        os.kill(pid, signal.SIGKILL)
+        took = run.seconds_to_end(LIMIT)
+        print(f"kill -9 of rank 1 with a blocked rank 0: all gone after {took:.2f} s")
+        run.check_cause(f"rank 1 (pid {pid}) died")
+        run.check_nothing_left()
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize(
+    ("mode", "cause"), [("build", "rank 1: unexpected ValueError"), ("endpoint", "rank 0: update on policy@rank1 raised")]
+)
+def test_an_unexpected_error_on_a_rank_is_the_first_cause_and_its_traceback_is_logged(mode: str, cause: str, tmp_path: Path) -> None:
+    with live_run(tmp_path, command=torchrun(2, "tests.processes.failing_rank", mode)) as run:
+        run.seconds_to_end(90.0)
+        assert run.process.returncode != 0
+        run.check_cause(cause)
+        assert "ValueError: the scripted failure" in run.first_cause
+        log = (run.run_folder / "logs" / f"{cause[:6].replace(' ', '')}.log").read_text()
+        assert "Traceback" in log
+        assert "failing_rank.py" in log
+        run.check_nothing_left()
