@@ -1,4 +1,4 @@
-"""The command line: ``asyncrl train | plan``.
+"""The command line of asyncrl: train, plan, export, bench.
 
 Exit codes: 0 done, 1 the run failed, 2 a wrong configuration or command line, 130 interrupted.
 """
@@ -7,7 +7,8 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -15,10 +16,13 @@ from asyncrl.config.checks import check_world
 from asyncrl.config.load import Loaded, load_config
 from asyncrl.config.places import shipped_configs
 from asyncrl.config.plan import batch_arithmetic
-from asyncrl.errors import ConfigError, DataError
-from asyncrl.launch.environment import check_platform
+from asyncrl.errors import CheckpointError, ConfigError, DataError
+from asyncrl.launch.environment import check_one_node, check_platform
+from asyncrl.launch.guard import EXIT_FAILED
 from asyncrl.launch.preflight import preflight
 from asyncrl.launch.refusal import refuse
+
+Command = Callable[[argparse.Namespace], int]
 
 OPTIONS_HELP = "config=NAME (a shipped one or the path of a YAML file), then options as key=value in verl's dotted names"
 
@@ -35,8 +39,13 @@ The last line that it prints before torchrun takes over works by itself too.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. ``train`` does not return: torchrun takes this process over."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] == ["bench"]:
+        from asyncrl.bench.command import main as bench  # numpy and zmq are of no use to the other commands
+
+        return bench(words[1:])
     parser = _parser()
-    given, rest = parser.parse_known_args(arguments)
+    given, rest = parser.parse_known_args(words)
     # argparse takes key=value only up to the first --option; the others are left here.
     if unknown := [word for word in rest if word.startswith("-")]:
         parser.error(f"there is no option {' '.join(unknown)}")
@@ -46,8 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(given.command(given))
     except (ConfigError, DataError) as error:
         return refuse(error)
+    except CheckpointError as error:
+        print(f"asyncrl: {error}", file=sys.stderr)
+        return EXIT_FAILED
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        # The reader has seen enough; what is still buffered must not raise at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def train(given: argparse.Namespace) -> int:
@@ -68,6 +84,7 @@ def plan(given: argparse.Namespace) -> int:
     nodes = loaded.config.trainer.nnodes or 1
     ranks = nodes * _ranks(loaded, given.nproc_per_node)
     check_world(loaded.config, ranks, nodes)
+    check_one_node(nodes)
     found = batch_arithmetic(loaded.config, ranks, nodes, prompts)
     if given.json:
         print(msgspec.json.encode(found).decode())
@@ -93,36 +110,50 @@ def _ranks(loaded: Loaded, given: int | None) -> int:
     return max(1, sum(name.removeprefix("nvidia").isdecimal() for name in os.listdir("/dev")))
 
 
+def export(given: argparse.Namespace) -> int:
+    """Write a checkpoint as a Hugging Face folder."""
+    from asyncrl.launch.export import export as write  # imports torch once there is something to read
+
+    step = write(Path(given.run), Path(given.to), print)
+    print(f"the weights after step {step} are in {given.to}")
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="asyncrl", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for name, command, summary, text in (
-        ("train", train, "train a model", TRAIN_HELP),
-        (
-            "plan",
-            plan,
-            "print what would run where, and the arithmetic of a step",
-            "Check the configuration and the files, print the plan, start nothing.",
-        ),
-    ):
-        sub = commands.add_parser(
-            name,
-            help=summary,
-            description=text,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            epilog=f"shipped configurations: {', '.join(shipped_configs())}",
-            allow_abbrev=False,
-        )
-        sub.add_argument("options", nargs="*", metavar="key=value", help=OPTIONS_HELP)
-        sub.add_argument(
-            "--nproc-per-node", type=int, metavar="N", help="ranks on this node (default: trainer.n_gpus_per_node, else one per GPU)"
-        )
-        if name == "plan":
-            sub.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-        sub.set_defaults(command=command)
+    _configured(commands, "train", train, "train a model", TRAIN_HELP)
+    text = "Check the configuration and the files, print the plan, start nothing."
+    planning = _configured(commands, "plan", plan, "print what would run where, and the arithmetic of a step", text)
+    planning.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    text = "Write the newest checkpoint of a run folder as a Hugging Face folder: asyncrl export runs/quickstart/... --to model"
+    exporting = commands.add_parser("export", help="write a checkpoint as a Hugging Face model", description=text, allow_abbrev=False)
+    exporting.add_argument("run", metavar="RUN", help="the run folder")
+    exporting.add_argument("--to", required=True, metavar="DIR", help="the folder to write, which must not be there yet")
+    exporting.set_defaults(command=export, options=[])
+    commands.add_parser("bench", help="measure against a floor or a peer; see asyncrl bench --help", add_help=False)
     return parser
+
+
+def _configured(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, command: Command, summary: str, text: str
+) -> argparse.ArgumentParser:
+    """A command that takes a configuration."""
+    sub = commands.add_parser(
+        name,
+        help=summary,
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"shipped configurations: {', '.join(shipped_configs())}",
+        allow_abbrev=False,
+    )
+    sub.add_argument("options", nargs="*", metavar="key=value", help=OPTIONS_HELP)
+    ranks = "ranks on this node (default: trainer.n_gpus_per_node, else one per GPU)"
+    sub.add_argument("--nproc-per-node", type=int, metavar="N", help=ranks)
+    sub.set_defaults(command=command)
+    return sub
 
 
 if __name__ == "__main__":

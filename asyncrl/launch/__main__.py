@@ -3,14 +3,15 @@
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from asyncrl.config.checks import check_world
 from asyncrl.config.load import Loaded, load_config
 from asyncrl.errors import ConfigError, DataError
-from asyncrl.launch.environment import Place, check_nodes, check_platform
-from asyncrl.launch.guard import EXIT_CONFIG, Guard
+from asyncrl.launch.environment import Place, check_one_node, check_platform
+from asyncrl.launch.guard import Guard
 from asyncrl.launch.preflight import preflight
 from asyncrl.launch.refusal import refuse
 from asyncrl.launch.run_folder import RunFolder
@@ -20,6 +21,9 @@ from asyncrl.runtime.supervisor import SupervisorClient
 
 CHILD_ENVIRONMENT = ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THREADS", "HF_HUB_OFFLINE", "TZ")
 """What agents, rewards and shards may see of this environment: no token, no credential."""
+
+RANK_0_SECONDS = 20.0
+"""How long a rank that was given a wrong configuration leaves the word to rank 0."""
 
 if TYPE_CHECKING:
     from asyncrl.launch.session import Controller
@@ -36,13 +40,15 @@ def main(arguments: Sequence[str], controller: "Controller | None" = None) -> in
         die_with_parent(signal.SIGTERM, parent)
         loaded = load_config(arguments)
         check_world(loaded.config, place.world_size, place.nodes)
-        check_nodes(place)
+        check_one_node(place.nodes)
         if place.rank == 0:
             preflight(loaded.config)
-        folder = RunFolder.create(loaded.config, RealHost().wall_time()) if place.rank == 0 else None
+        folder = RunFolder.open(loaded.config, place, RealHost().wall_time()) if place.rank == 0 else None
     except (ConfigError, DataError) as error:
-        # All ranks find the same; one says it.
-        return refuse(error) if os.environ.get("RANK", "0") == "0" else EXIT_CONFIG
+        if os.environ.get("RANK", "0") != "0":
+            # All ranks find the same. Rank 0 says it, and then torchrun ends this one; the first to exit would silence the others.
+            time.sleep(RANK_0_SECONDS)
+        return refuse(error)
     guard.folder = folder
     return _run(loaded, place, guard, controller)
 
@@ -51,7 +57,8 @@ def _run(loaded: Loaded, place: Place, guard: Guard, controller: "Controller | N
     host, folder = RealHost(), guard.folder
     sockets, token, supervisor = "", b"", None
     if folder is not None:
-        sockets, token = private_folder(), make_token(host)
+        guard.sockets = sockets = private_folder()
+        token = make_token(host)
         supervisor = SupervisorClient.start(
             host=host,
             folder=sockets,
@@ -60,8 +67,8 @@ def _run(loaded: Loaded, place: Place, guard: Guard, controller: "Controller | N
             env_allow=CHILD_ENVIRONMENT,
             token=token,
         )
+    from asyncrl.launch.controller import train
     from asyncrl.launch.rank import RankJob, run_rank  # imports torch
-    from asyncrl.launch.session import train
 
     job = RankJob(loaded, place, host, guard, sockets, token, supervisor)
     return run_main(lambda: run_rank(job, train if controller is None else controller))

@@ -5,14 +5,12 @@ from collections.abc import Callable, Sequence
 from asyncrl.agents.chat import ChatTokenizer
 from asyncrl.algorithms.kl_in_reward import kl_controller
 from asyncrl.config.schema import Config
-from asyncrl.data.dataset import PromptStream
-from asyncrl.data.prompts import PromptRow
-from asyncrl.launch.cluster import Cluster
 from asyncrl.launch.inputs import total_steps
 from asyncrl.launch.run_folder import RunFolder
+from asyncrl.launch.session import Session, say
 from asyncrl.observe.console import ConsoleTracker
 from asyncrl.observe.trackers import FileTracker, Generations, TensorBoardTracker, Tracker, TrackerSet
-from asyncrl.runtime.host import Host
+from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.feeder import Feeder, GroupSettings
 from asyncrl.trainer.ledger import Ledger
 from asyncrl.trainer.replay_buffer import ReplayBuffer
@@ -21,6 +19,7 @@ from asyncrl.trainer.schedule import SCHEDULES
 from asyncrl.trainer.stages import Stages
 from asyncrl.trainer.trainer import Parts, Trackers, Trainer
 from asyncrl.trainer.validation import Validation
+from asyncrl.training.checkpoint import CheckpointFolder
 from asyncrl.trajectory import SamplingParams
 
 Say = Callable[[str], None]
@@ -47,6 +46,11 @@ class RunTrackers:
             ],
         )
 
+    def resume(self, step: int) -> None:
+        """The run goes on after ``step``: forget what was logged beyond it."""
+        self._trackers.resume(step)
+        self._generations.resume(step)
+
     def finish(self) -> None:
         """Close everything."""
         self._trackers.finish()
@@ -63,10 +67,9 @@ def open_trackers(config: Config, folder: RunFolder, console: ConsoleTracker, to
     return RunTrackers(TrackerSet([makers[name]() for name in config.trainer.logger], say), Generations(folder.path), tokenizer)
 
 
-def build_trainer(
-    config: Config, cluster: Cluster, host: Host, trackers: Trackers, prompts: PromptStream, rows: Sequence[PromptRow], say: Say
-) -> Trainer:
+def build_trainer(session: Session, trackers: Trackers, say: Say) -> Trainer:
     """The loop and everything it drives."""
+    config, cluster, prompts = session.loaded.config, session.cluster, session.prompts
     weight = config.algorithm.kl_ctrl
     kl = kl_controller(weight.type, weight.kl_coef, weight.target_kl, weight.horizon)
     stages = Stages(cluster.policy, cluster.reference, cluster.rollout, config.algorithm, kl)
@@ -74,21 +77,39 @@ def build_trainer(
     validation_replay = ReplayBuffer(cluster.queue, "val", say)
     val_kwargs = config.actor_rollout_ref.rollout.val_kwargs
     judge = Feeder(cluster.queue, cluster.agents, _validation_groups(config))
+    ledger = Ledger()
+    folder = CheckpointFolder(str(session.folder.path), config.trainer.max_actor_ckpt_to_keep)
     parts = Parts(
-        host=host,
+        host=session.host,
         queue=cluster.queue,
         stages=stages,
         prompts=prompts,
         feeder=Feeder(cluster.queue, cluster.agents, training_groups(config)),
         replay=replay,
-        validation=Validation(cluster.queue, judge, validation_replay, rows, val_kwargs.n, config.trainer.seed, config.data.val_batch_size),
+        validation=Validation(
+            cluster.queue, judge, validation_replay, session.validation_rows, val_kwargs.n, config.trainer.seed, config.data.val_batch_size
+        ),
         validation_replay=validation_replay,
-        ledger=Ledger(),
+        ledger=ledger,
+        checkpoints=Checkpoints(folder, stages, prompts, ledger),
         schedule=SCHEDULES[config.trainer.v1.trainer_mode],
         trackers=trackers,
         say=say,
     )
     return Trainer(config, parts, len(cluster.policy), total_steps(config, prompts.steps_per_epoch))
+
+
+async def train(session: Session) -> None:
+    """Run the loop with the trackers of the configuration."""
+    console = ConsoleTracker(session.total_steps)
+    console.header(f"asyncrl: {session.loaded.name}", session.header)
+    config = session.loaded.config
+    trackers = open_trackers(config, session.folder, console, session.tokenizer, say)
+    trainer = build_trainer(session, trackers, say)
+    try:
+        await trainer.run()
+    finally:
+        trackers.finish()
 
 
 def training_groups(config: Config) -> GroupSettings:

@@ -51,7 +51,7 @@ def check_platform() -> None:
         raise ConfigError("", platform.system(), "asyncrl runs on Linux only")
 
 
-def check_nodes(place: Place) -> None:
+def check_one_node(nodes: int) -> None:
     """Raise ConfigError for more than one node: connections between nodes are not authenticated yet."""
-    if place.nodes > 1:
-        raise ConfigError("trainer.nnodes", place.nodes, "this version runs on one node")
+    if nodes > 1:
+        raise ConfigError("trainer.nnodes", nodes, "this version runs on one node")

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import select
+import shutil
 import signal
 import sys
 from collections.abc import Mapping
@@ -30,6 +31,10 @@ class Guard:
 
     def __init__(self, parent: int, folder: RunFolder | None = None) -> None:
         self.folder = folder
+        self.sockets = ""
+        """The folder of sockets, on rank 0: a supervisor that has not come up yet cannot remove it."""
+        self.starting = True
+        """Whether the other ranks are not watched yet."""
         self.failure = ""
         """The error that is about to end the attempt, unless a death explains it."""
         self._parent = parent
@@ -42,7 +47,12 @@ class Guard:
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
         caught = signal.Signals(number)
-        self.end(self.death() or f"stopped by {caught.name}", SIGNAL_EXITS[caught])
+        self.end(self.death() or self.stopped(caught), SIGNAL_EXITS[caught])
+
+    def stopped(self, number: signal.Signals) -> str:
+        """A signal as a cause. torchrun sends SIGTERM also when a rank has ended that was not watched yet."""
+        hint = " while starting; when another rank ended first, torchrun's report names it"
+        return f"stopped by {number.name}{hint if self.starting and number == signal.SIGTERM else ''}"
 
     def watch_parent(self) -> None:
         """End the attempt when the torchrun agent ends."""
@@ -100,6 +110,8 @@ class Guard:
         """Claim the first cause, say it, and leave without waiting for any thread."""
         try:
             self.claim(cause)
+            if self.sockets:
+                shutil.rmtree(self.sockets, ignore_errors=True)
             sys.stdout.flush()
         finally:
             os._exit(code)
@@ -122,7 +134,7 @@ class Interrupts:
 
     def _interrupt(self, number: signal.Signals) -> None:
         """torchrun also signals the ranks when one of them has ended: then that is the cause, and not the signal."""
-        cause, code = f"stopped by {number.name}", SIGNAL_EXITS[number]
+        cause, code = self._guard.stopped(number), SIGNAL_EXITS[number]
         explained = self._guard.death() or self._guard.failure
         if explained or self.caught is not None:
             self._guard.end(explained or cause, code)

@@ -23,6 +23,7 @@ def header_lines(
     return [
         *lines,
         ("supervisor", f"pid {supervisor}: {counts}"),
+        ("run", f"{config.trainer.project_name}: {config.trainer.experiment_name}, seed {config.trainer.seed}"),
         ("a step", step),
         ("run folder", str(folder.path)),
     ]

@@ -95,6 +95,7 @@ def policy_settings(config: Config) -> PolicySettings:
         update_micro=_micro(actor.ppo_micro_batch_size_per_gpu, actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu, packed),
         evaluate_micro=_micro(rollout.log_prob_micro_batch_size_per_gpu, rollout.dynamic, rollout.token_budget, packed),
         loss_scale_factor=actor.loss_scale,
+        compare_rollout=rollout.calculate_log_probs,
         use_entropy=actor.calculate_entropy or actor.entropy_coeff != 0,
     )
 

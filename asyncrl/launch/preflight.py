@@ -6,7 +6,7 @@ from asyncrl.config.places import resolve_path
 from asyncrl.config.schema import Config
 from asyncrl.errors import ConfigError
 from asyncrl.launch.inputs import open_prompts, open_tokenizer
-from asyncrl.launch.run_folder import check_unused
+from asyncrl.launch.run_folder import check_usable
 from asyncrl.rewards.function import check_signature
 from asyncrl.rewards.load import load_function
 from asyncrl.rewards.rules import check_sources
@@ -15,7 +15,7 @@ from asyncrl.rewards.rules import check_sources
 def preflight(config: Config) -> int:
     """Raise ConfigError or DataError for files that cannot be used; return the prompts that an epoch uses."""
     if config.trainer.default_local_dir:
-        check_unused(config.trainer.default_local_dir)
+        check_usable(config, config.trainer.default_local_dir)
     _check_model(config.actor_rollout_ref.model.path)
     tokenizer = open_tokenizer(config)
     stream, validation = open_prompts(config, tokenizer)

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import hashlib
 import logging
 import os
 import traceback
@@ -14,13 +15,14 @@ from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[att
 from asyncrl.config.load import Loaded, to_yaml
 from asyncrl.errors import AsyncRLError, CallFailed, ConfigError, DataError
 from asyncrl.launch.cluster import RankAddresses, connect, start_cpu_processes
+from asyncrl.launch.controller import train
 from asyncrl.launch.environment import Place
-from asyncrl.launch.guard import EXIT_CONFIG, EXIT_FAILED, SIGNAL_EXITS, Guard, Interrupts
+from asyncrl.launch.guard import EXIT_CONFIG, SIGNAL_EXITS, Guard, Interrupts
 from asyncrl.launch.header import header_lines
 from asyncrl.launch.inputs import open_prompts, open_tokenizer, total_steps
 from asyncrl.launch.models import Models, build_models, device_of, join_group, leave_group, policy_settings, reference_micro
 from asyncrl.launch.run_folder import RunFolder, log_to
-from asyncrl.launch.session import Controller, Session, say, train
+from asyncrl.launch.session import Controller, Session, say
 from asyncrl.launch.store import StoreRendezvous
 from asyncrl.observe.curve import draw_curve
 from asyncrl.runtime.actor import Actor, endpoint
@@ -88,11 +90,12 @@ async def run_rank(job: RankJob, controller: Controller = train) -> int:
         job.supervisor.attach_loop(lambda death: guard.end(describe_death(death)))
     fail = functools.partial(_fail, guard, log, job.place.rank)
     endpoint = f"ipc://{sockets}/rank{job.place.rank}.sock"
-    system = ActorSystem.bind(f"rank{job.place.rank}", endpoint, host=job.host, attempt=str(job.place.attempt), token=token)
+    system = ActorSystem.bind(f"rank{job.place.rank}", endpoint, host=job.host, attempt=attempt_nonce(job.place, token), token=token)
     system.on_actor_failure = lambda cause, error: fail(error)
     try:
         guard.watch(await _peers(job.place, bulletin))
-        await thread.run(join_group, PrefixStore("group", store), job.place)
+        guard.starting = False
+        await thread.run(join_group, PrefixStore(f"group/{job.place.attempt}", store), job.place)
         rank = _Rank(job, system, thread, bulletin, guard, folder)
         await (rank.lead(controller) if job.place.rank == 0 else rank.follow())
         await system.close()
@@ -119,7 +122,7 @@ def _fail(guard: Guard, log: logging.Logger, rank: int, error: BaseException) ->
     if isinstance(error, ConfigError | DataError):
         guard.fail(str(error), EXIT_CONFIG)
     else:
-        guard.fail(f"rank {rank}: {describe_failure(error)}", EXIT_FAILED)
+        guard.fail(describe_failure(error, rank))
 
 
 class _Rank:
@@ -184,14 +187,16 @@ class _Rank:
         return msgspec.msgpack.decode(await self.rendezvous.wait(f"rank/{rank}"), type=RankAddresses)
 
     async def _finish(self, ranks: list[RankAddresses], supervisor: SupervisorClient) -> None:
-        """The run is over: let the others go, stop the CPU processes, draw the curve."""
+        """The run is over: stop the CPU processes while the ranks still answer them, let the ranks go, draw the curve."""
         controls = ActorGroup([self.system.ref(rank.control, RankControl) for rank in ranks])
         await controls.call_all(RankControl.release)
-        await controls.call_all(RankControl.leave)
         await supervisor.stop()
+        await controls.call_all(RankControl.leave)
         if (self.folder.path / "metrics.jsonl").exists():
-            curve = draw_curve(self.folder.path, f"{self.config.trainer.experiment_name}, seed {self.config.trainer.seed}")
-            say(f"learning curve: {curve}")
+            trainer = self.config.trainer
+            say(
+                f"learning curve: {draw_curve(self.folder.path, f'{trainer.project_name}: {trainer.experiment_name}, seed {trainer.seed}')}"
+            )
 
 
 def describe_death(death: ProcessDeath) -> str:
@@ -200,12 +205,13 @@ def describe_death(death: ProcessDeath) -> str:
     return f"{death.name} (pid {death.pid}) died: {death.exit}{lines}"
 
 
-def describe_failure(error: BaseException) -> str:
-    """The cause of a failed run in words."""
-    if isinstance(error, CallFailed) or not isinstance(error, AsyncRLError):
-        said = str(error) if isinstance(error, CallFailed) else f"unexpected {type(error).__name__}: {error}"
-        return f"{said} (the traceback is in the log of this rank)"
-    return f"{type(error).__name__}: {error}"
+def describe_failure(error: BaseException, rank: int) -> str:
+    """The cause of a failed run in words; a call that failed elsewhere names its own rank."""
+    if isinstance(error, CallFailed):
+        return f"{error} (the traceback is in the log of rank {rank})"
+    if isinstance(error, AsyncRLError):
+        return f"rank {rank}: {type(error).__name__}: {error}"
+    return f"rank {rank}: unexpected {type(error).__name__}: {error} (the traceback is in its log)"
 
 
 def _open_store(place: Place) -> Store:
@@ -228,6 +234,11 @@ async def _peers(place: Place, bulletin: StoreRendezvous) -> dict[str, int]:
     """The other ranks of this node by name, with their pids."""
     others = [rank for rank in range(place.world_size) if rank != place.rank]
     return {f"rank {rank}": int(await bulletin.wait(f"pid/{rank}")) for rank in others}
+
+
+def attempt_nonce(place: Place, token: bytes) -> str:
+    """A name that no other start of any job has: the number of the restart, and a digest of this start's random token."""
+    return f"{place.attempt}-{hashlib.blake2b(token, digest_size=8).hexdigest()}"
 
 
 def token_file(sockets: str) -> Path:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from asyncrl.config.schema import Config
 from asyncrl.errors import ConfigError
+from asyncrl.launch.environment import Place
+from asyncrl.launch.resume import CONFIG_FILE, check_resume, lock, remember, remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,8 @@ class RunFolder:
     """``metrics.jsonl``, ``config.yaml``, ``logs/``, curves, and the first cause of a failure."""
 
     path: Path
+    lock: int = -1
+    """Descriptor of the lock; rank 0 holds it as long as it lives."""
 
     @property
     def logs(self) -> Path:
@@ -30,17 +34,24 @@ class RunFolder:
         return self.path / "first_cause.json"
 
     @classmethod
-    def create(cls, config: Config, now: float) -> "RunFolder":
-        """Make the folder of a new run. Raises ConfigError when the configured folder holds a run already, or cannot be made."""
+    def open(cls, config: Config, place: Place, now: float) -> "RunFolder":
+        """Make the folder of a new run, or take the one to go on in; lock it.
+
+        Raises ConfigError when it cannot be made, holds another run, or belongs to a job that runs.
+        """
         given = config.trainer.default_local_dir
         if given:
-            check_unused(given)
+            check_usable(config, given)
+        experiment = Path("runs").absolute() / config.trainer.experiment_name
         stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
-        path = Path(given) if given else _unused(Path("runs") / config.trainer.experiment_name / f"{stamp}-s{config.trainer.seed}")
-        folder = cls(path.absolute())
+        found = Path(given) if given else remembered(experiment, place.run_id, place.attempt)
+        path = (found or _unused(experiment / f"{stamp}-s{config.trainer.seed}")).absolute()
         try:
-            folder.logs.mkdir(parents=True, exist_ok=True)
-            # Of a start that failed: the next failure must find the place free.
+            (path / "logs").mkdir(parents=True, exist_ok=True)
+            if not given:
+                remember(experiment, place.run_id, path)
+            folder = cls(path, lock(path, place.attempt, now))
+            # Of an attempt that failed: the next failure must find the place free.
             folder.first_cause.unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError("trainer.default_local_dir", str(path), f"it cannot be made: {error}") from error
@@ -62,11 +73,11 @@ class RunFolder:
         return True
 
 
-def check_unused(given: str) -> None:
-    """Raise ConfigError for a configured folder that holds a run already, or in which no file can be written."""
+def check_usable(config: Config, given: str) -> None:
+    """Raise ConfigError for a configured folder that holds another run, or in which no file can be written."""
     path = Path(given)
-    if (path / "config.yaml").exists():
-        raise ConfigError("trainer.default_local_dir", given, "allowed: a folder that holds no run yet, or null for a new one")
+    if (path / CONFIG_FILE).exists():
+        check_resume(config, path)
     nearest = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise ConfigError("trainer.default_local_dir", given, f"allowed: a folder that can be written; {nearest} cannot")

@@ -39,6 +39,9 @@ class ConsoleTracker:
                 self._last[name] = value
         print(" | ".join(parts), file=self._stream, flush=True)
 
+    def resume(self, step: int) -> None:
+        """What was printed stays printed."""
+
     def finish(self) -> None:
         """The table at the end: the first and the last value of what was to be learned, and the time."""
         if not self._first:

@@ -122,9 +122,13 @@ class WatchedSocket:
                 return
             self._deliver(frames)
 
+    def detach(self) -> None:
+        """Stops reading; what arrives stays in the socket."""
+        self._loop.remove_reader(self._descriptor)
+
     def close(self, linger: float) -> None:
         if not self._socket.closed:
-            self._loop.remove_reader(self._descriptor)
+            self.detach()
             self._socket.close(linger=int(linger * 1000))
 
 
@@ -203,9 +207,11 @@ class DealerLink:
     def close(self, linger: float = 0.0) -> None:
         self._be_patient(None)
         if not self._watched.closed:
-            # Unread events must go before the monitor, which would otherwise be closed under the loop's feet.
-            self._monitor.close(0)
+            # The reader leaves the loop first, and is closed last: libzmq's thread sends events under the lock that
+            # disable_monitor takes, and a send to a reader that is gone blocks it for ever.
+            self._monitor.detach()
             self._socket.disable_monitor()
+            self._monitor.close(0)
             self._watched.close(linger)
 
 

@@ -43,20 +43,20 @@ class Feeder:
 
     def __init__(self, queue: TransferQueue, agents: Sequence[ActorRef[AgentWorker]], settings: GroupSettings) -> None:
         self._queue = queue
-        self._agents = agents
-        self._settings = settings
+        self.agents = agents
+        self.settings = settings
         self._leases = 0
 
     async def issue(self, prompts: Sequence[tuple[str, PromptRow]], step: int) -> None:
         """Issue one group per (uid, row). Returns when the queue holds the markers and the agents accepted the groups."""
         groups = [self._group(uid, row, step) for uid, row in prompts]
         markers = [{"is_prompt": True, "status": Status.PENDING, "global_steps": step, "lease": group.lease} for group in groups]
-        await self._queue.kv_batch_put([group.uid for group in groups], self._settings.partition_id, tags=markers)
-        for position, agent in enumerate(self._agents):
-            share = groups[position :: len(self._agents)]
+        await self._queue.kv_batch_put([group.uid for group in groups], self.settings.partition_id, tags=markers)
+        for position, agent in enumerate(self.agents):
+            share = groups[position :: len(self.agents)]
             if share:
                 await agent.tell(AgentWorker.run_groups, share)
 
     def _group(self, uid: str, row: PromptRow, step: int) -> PromptGroup:
         self._leases += 1
-        return self._settings.group(uid, row, step, self._leases)
+        return self.settings.group(uid, row, step, self._leases)

@@ -6,11 +6,22 @@ The ledger alone decides these three; ``trained + dropped + in flight = issued``
 from collections import Counter
 from collections.abc import Iterable
 
+import msgspec
+
 from asyncrl.errors import AsyncRLError
 
 
 class LedgerError(AsyncRLError):
     """A prompt that was issued twice, or settled without being in flight."""
+
+
+class LedgerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The ledger of a checkpoint: every uid in the order of issue, and what became of those that settled."""
+
+    order: list[str]
+    in_flight: dict[str, int]
+    trained: dict[str, int]
+    dropped: dict[str, str]
 
 
 class Ledger:
@@ -60,6 +71,19 @@ class Ledger:
     def drop_reasons(self) -> dict[str, int]:
         """How many prompts were dropped for each reason."""
         return dict(sorted(Counter(self._dropped.values()).items()))
+
+    def state(self) -> LedgerState:
+        """The table as it is now."""
+        return LedgerState(list(self._order), dict(self._in_flight), dict(self._trained), dict(self._dropped))
+
+    def restore(self, state: LedgerState) -> None:
+        """Become the table of ``state``. Raises LedgerError when its parts do not add up."""
+        settled = [*state.in_flight, *state.trained, *state.dropped]
+        if sorted(settled) != sorted(state.order):
+            raise LedgerError(f"{len(state.order)} prompts were issued, {len(settled)} are accounted for")
+        self._order = {uid: place for place, uid in enumerate(state.order)}
+        self._in_flight, self._trained, self._dropped = dict(state.in_flight), dict(state.trained), dict(state.dropped)
+        self._check()
 
     def _settle(self, uid: str) -> None:
         if self._in_flight.pop(uid, None) is None:

@@ -54,14 +54,20 @@ class StepReport:
 
     def add_updates(self, by_update: Sequence[Metrics]) -> None:
         """The metrics of each optimizer step as lists under ``actor/by_update/*``, and their join under their own names."""
-        series: dict[str, list[float]] = defaultdict(list)
-        for metrics in by_update:
-            for name, value in scalars(metrics).items():
-                series[name].append(value)
+        updates = [scalars(metrics) for metrics in by_update]
+        names = dict.fromkeys(name for update in updates for name in update)
+        # A step that was left out has no gradient norm, and its place in the list stays NaN.
+        series = {name: [update.get(name, math.nan) for update in updates] for name in names}
         for name, values in series.items():
             if name.startswith("actor/"):
                 self.numbers[f"actor/by_update/{name.removeprefix('actor/')}"] = values
         self.numbers |= {name: _over_updates(name, values) for name, values in series.items()}
+
+    def series(self, name: str) -> list[float]:
+        """One of the lists under ``actor/by_update``; empty when no optimizer step had that metric."""
+        found = self.numbers.get(f"actor/by_update/{name}", [])
+        assert isinstance(found, list)
+        return found
 
     def add_batch(self, batch: KVBatchMeta, rewards: Sequence[float], extras: Sequence[Mapping[str, Any]], limit: int) -> None:
         """Rewards, lengths, staleness and groups of the rows that were trained; ``limit`` is the configured response length."""
@@ -127,8 +133,11 @@ def _staleness(batch: KVBatchMeta) -> dict[str, float]:
     }
 
 
-def _over_updates(name: str, values: Sequence[float]) -> float:
+def _over_updates(name: str, found: Sequence[float]) -> float:
     """One number for all optimizer steps of a step: the largest of a maximum, the last learning rate, else the mean."""
+    values = [value for value in found if not math.isnan(value)]
+    if not values:
+        return math.nan
     if name.endswith(("_max", "/max")):
         return max(values)
     if name.endswith("/lr"):

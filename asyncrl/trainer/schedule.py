@@ -9,13 +9,21 @@ class Schedule:
     """One scheduling policy over the one loop.
 
     ``lookahead``: batches of prompts that may be in generation beyond the one being trained.
-    ``parameter_sync_step``: local updates that share one weight sync.
     ``training_window``: what the co-located engines do while the policy trains.
     """
 
     lookahead: float
-    parameter_sync_step: int
     training_window: Literal["sleep"]
 
+    def room(self, batch: int, in_flight: int, remaining: int) -> int:
+        """How many prompts may be issued now: at most ``(1 + lookahead) * batch`` are neither trained nor dropped.
 
-SCHEDULES: dict[str, Schedule] = {"sync": Schedule(lookahead=0, parameter_sync_step=1, training_window="sleep")}
+        ``remaining`` is how many the remaining steps can train; what is issued beyond would be thrown away.
+
+        >>> Schedule(lookahead=0.5, training_window="sleep").room(batch=32, in_flight=16, remaining=100)
+        32
+        """
+        return max(0, min(batch, int((1 + self.lookahead) * batch) - in_flight, remaining - in_flight))
+
+
+SCHEDULES: dict[str, Schedule] = {"sync": Schedule(lookahead=0, training_window="sleep")}

@@ -1,7 +1,7 @@
 """The stages of a step, as calls to the ranks: each takes the cut of the batch and returns merged metrics."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -75,6 +75,18 @@ class Stages:
         if len(dict.fromkeys(digests)) != 1:
             raise WeightSyncError(f"engines hold different weights of version {version}: {digests}")
         return digests[0]
+
+    async def save(self, folder: str) -> int:
+        """Let every rank write its shards into ``folder``; return how often the learning rate has moved."""
+        return (await self.policy.call_all(PolicyWorker.save, folder))[0]
+
+    async def restore(self, folder: str, moves: int) -> None:
+        """Let every rank read its shards from a verified ``folder``."""
+        await self.policy.call_all(PolicyWorker.restore, folder, moves)
+
+    def restore_kl(self, coefficient: float) -> None:
+        """Go on with the KL weight of a checkpoint."""
+        self.kl = replace(self.kl, coefficient=coefficient)
 
     async def sleep(self) -> None:
         """Let the engines free their caches while the policy trains."""

@@ -11,6 +11,7 @@ from asyncrl.errors import RunFailed, WeightSyncError
 from asyncrl.runtime.host import Host
 from asyncrl.runtime.tasks import running
 from asyncrl.trainer.batch import KVBatchMeta, collect, cut
+from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.feeder import Feeder
 from asyncrl.trainer.ledger import Ledger
 from asyncrl.trainer.replay_buffer import ReplayBuffer
@@ -33,6 +34,8 @@ class Trackers(Protocol):
 
     def generations(self, step: int, samples: Sequence[Sample]) -> None: ...
 
+    def resume(self, step: int) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -47,6 +50,7 @@ class Parts:
     validation: Validation
     validation_replay: ReplayBuffer
     ledger: Ledger
+    checkpoints: Checkpoints
     schedule: Schedule
     trackers: Trackers
     say: Callable[[str], None]
@@ -80,6 +84,7 @@ class Trainer:
         await self._evaluate(shares, report)
         rewards = await self._advantages(batch, shares, report)
         await self._learn(batch, shares, report)
+        await self._save(report)
         await self._sync(report)
         await self._account(batch, rewards, report)
         await self._clear(batch, report)
@@ -91,8 +96,15 @@ class Trainer:
         return frequency > 0 and (self.step % frequency == 0 or self.step == self.total_steps)
 
     async def _begin(self) -> None:
-        """Publish the start weights, and validate them when asked to."""
+        """Go on from the newest checkpoint, or start; publish the weights, and validate those of a start when asked to."""
+        found = self.parts.checkpoints.newest(self.parts.say)
+        if found is not None:
+            self.step = await self.parts.checkpoints.restore(found)
+            self.parts.trackers.resume(self.step)
+            self.parts.say(f"resumed after step {self.step} from {found.folder}")
         self.digest = await self.parts.stages.publish(self.step)
+        if found is not None and not self.config.trainer.val_only:
+            return
         if self.config.trainer.val_before_train or self.config.trainer.val_only:
             report = StepReport(self.step, self.parts.host)
             await self._validate(report)
@@ -100,17 +112,25 @@ class Trainer:
 
     async def _sample(self, report: StepReport) -> KVBatchMeta:
         with report.time("gen"):
-            prompts = self.parts.prompts.take(self.config.data.train_batch_size)
-            for uid, _ in prompts:
-                self.parts.replay.table.expect(uid, self.parts.ledger.issue(uid, self.step))
-            await self.parts.feeder.issue(prompts, self.step)
-            failures = await self.parts.replay.take(len(prompts))
+            await self._issue()
+            failures = await self.parts.replay.take(self.config.data.train_batch_size)
             partition = self.parts.replay.partition_id
             rows = await self.parts.queue.kv_list(partition, {"status": "success"})
             batch = collect(partition, list(failures), rows, self.step)
-            await self.parts.stages.sleep()
+            if self.parts.schedule.training_window == "sleep" and self.config.actor_rollout_ref.rollout.free_cache_engine:
+                await self.parts.stages.sleep()
         self._count_failures(batch, failures, report)
         return batch
+
+    async def _issue(self) -> None:
+        """Issue as many prompts as the schedule has room for."""
+        batch = self.config.data.train_batch_size
+        remaining = (self.total_steps - self.step + 1) * batch
+        room = self.parts.schedule.room(batch, self.parts.ledger.counts()["in_flight"], remaining)
+        prompts = self.parts.prompts.take(room)
+        for uid, _ in prompts:
+            self.parts.replay.table.expect(uid, self.parts.ledger.issue(uid, self.step))
+        await self.parts.feeder.issue(prompts, self.step)
 
     def _count_failures(self, batch: KVBatchMeta, failures: dict[str, list[str]], report: StepReport) -> None:
         """Say what failed; survivors train, a step without any row is an error that names the causes."""
@@ -128,7 +148,7 @@ class Trainer:
 
     def _balance(self, batch: KVBatchMeta) -> list[BatchMeta]:
         actor = self.config.actor_rollout_ref.actor
-        permutation = (actor.data_loader_seed, self.step) if actor.shuffle else None
+        permutation = (self.config.trainer.seed + actor.data_loader_seed, self.step) if actor.shuffle else None
         return cut(batch, mini_batches(len(batch.uids), actor.ppo_mini_batch_size, permutation=permutation), self.ranks)
 
     async def _evaluate(self, shares: Sequence[BatchMeta], report: StepReport) -> None:
@@ -151,13 +171,16 @@ class Trainer:
         report.numbers["training/rows_trained"] = rows
         self.parts.ledger.train(batch.uids, self.step)
 
+    async def _save(self, report: StepReport) -> None:
+        if self.due(self.config.trainer.save_freq):
+            with report.time("save_checkpoint"):
+                await self.parts.checkpoints.save(self.step)
+
     async def _sync(self, report: StepReport) -> None:
         """Publish version k. Equal weights after an applied step that should have changed them are an error."""
         with report.time("update_weights"):
             digest = await self.parts.stages.publish(self.step)
-        grad_norms, rates = report.numbers["actor/by_update/grad_norm"], report.numbers["actor/by_update/lr"]
-        assert isinstance(grad_norms, list)
-        assert isinstance(rates, list)
+        grad_norms, rates = report.series("grad_norm"), report.series("lr")
         moved = any(norm > 0 and rate > 0 for norm, rate in zip(grad_norms, rates, strict=True))
         if moved and report.numbers["training/optimizer_steps"] and digest == self.digest:
             raise WeightSyncError(f"step {self.step} applied an optimizer step, yet the weights that the engines hold did not change")

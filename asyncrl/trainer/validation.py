@@ -44,7 +44,7 @@ class Validation:
     async def run(self, step: int) -> dict[str, float]:
         """Metrics of one validation under verl's names; empty without validation rows."""
         results: list[SessionResult] = []
-        for start in range(0, len(self._rows), self._batch_size):
+        for start in range(0, len(self._rows), self._batch_size or 1):
             rows = range(start, min(start + self._batch_size, len(self._rows)))
             results += await self._run_batch({f"s{self._seed}v{step}p{row}": self._rows[row] for row in rows}, step)
         return summarise(results, self._sessions)
@@ -85,9 +85,11 @@ def session_results(
 
 
 def summarise(results: Sequence[SessionResult], sessions: int) -> dict[str, float]:
-    """``mean@N`` by source, uid and variable, averaged over the uids of a source.
+    """``mean@N`` by source, uid and variable, averaged over the uids of a source; for N > 1 ``pass@N`` by source.
 
     The core variable of a source (``acc`` if present, else ``reward``) goes under ``val-core``, the rest under ``val-aux``.
+    ``pass@N`` is the share of uids with a right answer among their N sessions: one whose ``acc``, or ``reward`` where
+    there is no ``acc``, is at least 1.
     """
     by_source: dict[str, dict[str, dict[str, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for result in results:
@@ -100,4 +102,12 @@ def summarise(results: Sequence[SessionResult], sessions: int) -> dict[str, floa
             means = [sum(values) / len(values) for values in by_uid.values()]
             section = "val-core" if name == core else "val-aux"
             numbers[f"{section}/{source}/{name}/mean@{sessions}"] = sum(means) / len(means)
-    return numbers
+    return numbers | (_passes(results, sessions) if sessions > 1 else {})
+
+
+def _passes(results: Sequence[SessionResult], sessions: int) -> dict[str, float]:
+    solved: dict[str, dict[str, bool]] = defaultdict(lambda: defaultdict(bool))
+    for result in results:
+        right = result.values.get("acc", result.values["reward"]) >= 1.0
+        solved[result.data_source][result.uid] |= right
+    return {f"val-aux/{source}/pass@{sessions}": sum(by_uid.values()) / len(by_uid) for source, by_uid in solved.items()}

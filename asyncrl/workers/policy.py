@@ -18,6 +18,7 @@ from asyncrl.tensors.jagged import Jagged
 from asyncrl.training.engine import Progress, TrainEngine
 from asyncrl.training.export import save_weights
 from asyncrl.training.microbatch import MicroBatching
+from asyncrl.training.sharded import load_engine, save_engine
 from asyncrl.weight_sync.in_place import gather_flat
 from asyncrl.weight_sync.protocol import WeightSync
 from asyncrl.workers.fields import ADVANTAGES, KL_IN_REWARD, OLD_LOG_PROB, UPDATE, UPDATE_WITH_REFERENCE
@@ -35,6 +36,8 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True):
     evaluate_micro: MicroBatching
     loss_scale_factor: float
     use_entropy: bool
+    compare_rollout: bool
+    """Report how far the engine's log-probs are from the trainer's."""
 
 
 class RewardPenalty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,6 +99,16 @@ class PolicyWorker(QueueWorker):
         return await self.device.thread.run(self._publish, version)
 
     @endpoint(collective=True)
+    async def save(self, folder: str) -> int:
+        """Write this rank's part of a checkpoint; return how often the learning rate has moved."""
+        return await self.device.thread.run(save_engine, self.engine, folder)
+
+    @endpoint(collective=True)
+    async def restore(self, folder: str, moves: int) -> None:
+        """Read this rank's part of a verified checkpoint."""
+        await self.device.thread.run(load_engine, self.engine, folder, moves)
+
+    @endpoint(collective=True)
     async def export(self, file: str, write: bool) -> None:
         """Gather the whole weights; the rank that is told to ``write`` puts them into a safetensors file."""
         await self.device.thread.run(self._export, Path(file) if write else None)
@@ -116,7 +129,9 @@ class PolicyWorker(QueueWorker):
         log_probs, entropy = output["log_probs"].take(keep), output["entropy"].take(keep)
         rows = batch.take(keep)
         mask = rows.jagged("response_mask").padded(0).bool()
-        metrics = probability_difference(rows.jagged("rollout_log_probs").padded(0.0), log_probs.padded(0.0), mask)
+        metrics: Metrics = {}
+        if self.settings.compare_rollout:
+            metrics = probability_difference(rows.jagged("rollout_log_probs").padded(0.0), log_probs.padded(0.0), mask)
         chosen = entropy.padded(0.0)[mask]
         metrics |= {"actor/entropy": Mean(float(chosen.sum()), float(chosen.numel()))}
         return Batch(rows.keys, {"old_log_probs": log_probs}), metrics

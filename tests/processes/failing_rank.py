@@ -10,8 +10,9 @@ import os
 import sys
 import threading
 from typing import Any
+from unittest import mock
 
-from asyncrl.launch import __main__ as launch
+from asyncrl.launch import __main__ as launch, rank as launched
 from asyncrl.workers.policy import PolicyWorker
 
 
@@ -28,15 +29,13 @@ def block(*arguments: Any) -> Any:
 
 def main() -> int:
     """Entry of each rank."""
-    from asyncrl.launch import rank as rank_module
-
     mode, rank = sys.argv[1], os.environ["RANK"]
     if mode == "blocked" and rank == "0":
-        rank_module.build_models = block
+        mock.patch.object(launched, "build_models", block).start()
     if mode == "build" and rank == "1":
-        rank_module.build_models = fail
+        mock.patch.object(launched, "build_models", fail).start()
     if mode == "endpoint" and rank == "1":
-        PolicyWorker._update = fail
+        mock.patch.object(PolicyWorker, "_update", fail).start()
     return launch.main(sys.argv[2:])
 
 

@@ -138,7 +138,7 @@ async def run_scenario(spec: dict[str, Any], session: Session) -> None:
     """Run the steps of the spec; write ``step_K.json`` and ``weights_K.safetensors`` for each."""
     folder = Path(spec["out"])
     record: dict[str, Any] = {}
-    trainer = build_trainer(session.loaded.config, session.cluster, session.host, _Quiet(), session.prompts, [], print)
+    trainer = build_trainer(session, _Quiet(), print)
     shipped = trainer.parts
     stages = RecordingStages.over(shipped.stages, session, record)
     async with running(shipped.replay.run):
@@ -165,6 +165,9 @@ class _Quiet:
         return None
 
     def generations(self, step: int, samples: Sequence[Sample]) -> None:
+        return None
+
+    def resume(self, step: int) -> None:
         return None
 
 

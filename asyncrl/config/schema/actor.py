@@ -57,9 +57,9 @@ class Actor(Section, frozen=True, kw_only=True):
     ppo_epochs: Count = 1
     """Passes over the rows of a local update."""
     shuffle: bool = False
-    """Shuffle the prompt groups over the mini-batches, anew in each pass."""
+    """Shuffle the prompt groups over the mini-batches, anew at each step; the passes of a step share one order."""
     data_loader_seed: Seed = 42
-    """Mixed with ``trainer.seed`` into that order."""
+    """Added to ``trainer.seed`` for that order."""
     grad_clip: Positive | None = None
     """verl's unread twin of ``optim.clip_grad``; null, or the same value."""
     optim: Optim = msgspec.field(default_factory=Optim)

@@ -36,7 +36,7 @@ class Data(Section, frozen=True, kw_only=True):
     validation_shuffle: bool = False
     """Shuffle the validation prompts."""
     filter_overlong_prompts: bool = False
-    """Drop prompts longer than ``max_prompt_length``; off, such a prompt is an error of the data."""
+    """Drop prompts longer than ``max_prompt_length``; off, such a prompt is cut on the left, as in verl."""
     apply_chat_template_kwargs: Table = msgspec.field(default_factory=dict)
     """Arguments for the chat template, such as ``enable_thinking``."""
 

@@ -1,9 +1,7 @@
 """``actor_rollout_ref.model.*``: the model that is trained."""
 
-import msgspec
-
 from asyncrl.config.schema.section import Section
-from asyncrl.config.schema.types import Name, Table
+from asyncrl.config.schema.types import Name
 
 
 class Model(Section, frozen=True, kw_only=True):
@@ -17,8 +15,6 @@ class Model(Section, frozen=True, kw_only=True):
     """Run Python code that lies in the model's folder."""
     custom_chat_template: str | None = None
     """Chat template in place of the tokenizer's."""
-    override_config: Table = msgspec.field(default_factory=dict)
-    """Values over the model's own configuration, such as ``attn_implementation``."""
     enable_gradient_checkpointing: bool = True
     """Compute activations again in the backward pass."""
     use_remove_padding: bool = True

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from asyncrl.config.schema.section import Section, refuse
-from asyncrl.config.schema.types import Fraction, MinusOneOrMore, NonNegative, Positive, Table
+from asyncrl.config.schema.types import Fraction, MinusOneOrMore, NonNegative, Positive
 
 
 class Optim(Section, frozen=True, kw_only=True):
@@ -35,8 +35,6 @@ class Optim(Section, frozen=True, kw_only=True):
     """Schedule after the linear warm-up."""
     zero_indexed_step: bool = True
     """Count schedule steps from 0 (else from 1)."""
-    override_optimizer_config: Table | None = None
-    """More arguments for the optimizer's constructor."""
 
     def __post_init__(self) -> None:
         if max(self.betas) >= 1.0:

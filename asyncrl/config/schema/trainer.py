@@ -5,18 +5,7 @@ from typing import Literal
 import msgspec
 
 from asyncrl.config.schema.section import Section
-from asyncrl.config.schema.types import Count, Name, NonNegativeInt, Seed
-
-
-class Sampler(Section, frozen=True, kw_only=True):
-    """Which finished groups a step takes."""
-
-    max_off_policy_threshold: Count | None = 8
-    """A group may be at most this minus one versions old; sync never has an older one. null = no bound."""
-    max_off_policy_strategy: Literal["drop"] = "drop"
-    """What becomes of a group beyond it."""
-    sync_refill_failed_groups: bool = False
-    """Replace a group of which no session gave a trajectory by a new prompt."""
+from asyncrl.config.schema.types import Count, Name, Seed
 
 
 class TrainerV1(Section, frozen=True, kw_only=True):
@@ -24,8 +13,6 @@ class TrainerV1(Section, frozen=True, kw_only=True):
 
     trainer_mode: Literal["sync"] = "sync"
     """``sync``: sample, then learn, then sync weights."""
-    sampler: Sampler = msgspec.field(default_factory=Sampler)
-    """Which groups a step takes."""
 
 
 class Trainer(Section, frozen=True, kw_only=True):
@@ -49,10 +36,10 @@ class Trainer(Section, frozen=True, kw_only=True):
     """Where models run; null = cuda if there is one, else cpu."""
     seed: Seed = 1
     """Feeds data order, sampling, dropout and mini-batch order."""
-    critic_warmup: NonNegativeInt = 0
-    """The policy learns from this step on."""
     save_freq: int = -1
     """Save a checkpoint every so many steps; not above 0 = never."""
+    max_actor_ckpt_to_keep: Count | None = None
+    """Complete checkpoints that stay in the run folder, counted on disk; null = all."""
     test_freq: int = -1
     """Validate every so many steps and after the last; not above 0 = never."""
     val_before_train: bool = True
@@ -63,11 +50,5 @@ class Trainer(Section, frozen=True, kw_only=True):
     """``auto`` goes on from the newest checkpoint of the run folder; ``disable`` refuses a used folder."""
     default_local_dir: Name | None = None
     """The run folder; null = ``runs/<experiment>/<UTC>-s<seed>``."""
-    log_val_generations: NonNegativeInt = 0
-    """Validation samples shown after each validation."""
-    rollout_data_dir: Name | None = None
-    """Folder for the rows of each step as JSONL; null = none."""
-    validation_data_dir: Name | None = None
-    """Folder for validation's samples as JSONL; null = none."""
     v1: TrainerV1 = msgspec.field(default_factory=TrainerV1)
     """The mode."""

@@ -98,11 +98,9 @@ def test_one_value_stands_for_a_list_and_a_home_path_needs_no_quotes() -> None:
 
 
 def test_free_tables_take_any_key() -> None:
-    config = quickstart(
-        "data.apply_chat_template_kwargs.enable_thinking=False", f"+{R}.model.override_config.attn_implementation=eager"
-    ).config
+    config = quickstart("data.apply_chat_template_kwargs.enable_thinking=False", "+reward.custom_reward_function.reward_kwargs.a=1").config
     assert config.data.apply_chat_template_kwargs == {"enable_thinking": False}
-    assert config.actor_rollout_ref.model.override_config == {"attn_implementation": "eager"}
+    assert config.reward.custom_reward_function.reward_kwargs == {"a": 1}
 
 
 def test_the_resolved_tree_reads_back_to_the_same_configuration(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""A training engine's part of a checkpoint: sharded weights and optimizer, and the random state of each rank."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from asyncrl.training.engine import TrainEngine
+from asyncrl.training.export import save_weights
+from asyncrl.training.model import ModelConfig, read_model
+
+SHARDS = "actor"
+
+
+def save_engine(engine: TrainEngine, folder: str) -> int:
+    """Write this rank's shards and random state. Collective. Returns how often the learning rate has moved.
+
+    The schedule is a number and not a tensor: it goes with the controller's state.
+    """
+    state = engine.state()
+    moves = int(state.pop("schedule"))
+    dcp.save(state, checkpoint_id=str(Path(folder) / SHARDS))  # type: ignore[attr-defined]
+    save_file(_random_state(), _random_file(folder))
+    return moves
+
+
+def load_engine(engine: TrainEngine, folder: str, moves: int) -> None:
+    """Take over what ``save_engine`` wrote, on as many ranks as there are now. Collective.
+
+    The folder must have been verified. A rank without a random state of its own keeps the one it has.
+    """
+    state: dict[str, Any] = engine.state()
+    state.pop("schedule")
+    dcp.load(state, checkpoint_id=str(Path(folder) / SHARDS))  # type: ignore[attr-defined]
+    engine.load_state(state | {"schedule": moves})
+    file = _random_file(folder)
+    if file.exists():
+        torch.set_rng_state(load_file(file)["cpu"])
+
+
+def _random_state() -> dict[str, Tensor]:
+    return {"cpu": torch.get_rng_state()}
+
+
+def _random_file(folder: str) -> Path:
+    return Path(folder) / f"rng_{dist.get_rank()}.safetensors"
+
+
+def read_weights(folder: str, model_path: str, file: Path, *, trust_remote_code: bool) -> None:
+    """Write the whole weights of a verified checkpoint into one safetensors file. Needs no process group."""
+    model = read_model(ModelConfig(path=model_path, trainable=False, trust_remote_code=trust_remote_code))
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    with warnings.catch_warnings():
+        # It says that there is no process group; that is meant.
+        warnings.simplefilter("ignore", UserWarning)
+        dcp.load({"model": weights}, checkpoint_id=str(Path(folder) / SHARDS), no_dist=True)  # type: ignore[attr-defined]
+    save_weights(weights.items(), file)

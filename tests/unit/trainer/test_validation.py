@@ -1,0 +1,40 @@
+"""What validation makes of the results of its sessions, against numbers worked out by hand."""
+
+import pytest
+
+from asyncrl.trainer.validation import SessionResult, summarise
+
+
+def results(source: str, name: str, by_uid: dict[str, list[float]]) -> list[SessionResult]:
+    return [SessionResult(source, uid, {"reward": value, name: value}) for uid, values in by_uid.items() for value in values]
+
+
+def test_pass_at_n_is_the_share_of_prompts_with_a_right_answer_among_n() -> None:
+    numbers = summarise(results("held", "acc", {"a": [0, 0, 1], "b": [0, 0, 0], "c": [1, 1, 1], "d": [0, 1, 0]}), sessions=3)
+    assert numbers["val-aux/held/pass@3"] == 3 / 4
+    assert numbers["val-core/held/acc/mean@3"] == pytest.approx((1 / 3 + 0 + 1 + 1 / 3) / 4)
+
+
+def test_each_source_has_its_own_pass_at_n_and_one_uid_in_two_sources_counts_twice() -> None:
+    numbers = summarise(results("held", "acc", {"a": [0, 1]}) + results("train", "acc", {"a": [0, 0], "b": [0, 1]}), sessions=2)
+    assert numbers["val-aux/held/pass@2"] == 1.0
+    assert numbers["val-aux/train/pass@2"] == 0.5
+
+
+def test_a_right_answer_has_full_accuracy_and_a_part_of_it_does_not_pass() -> None:
+    assert summarise(results("s", "acc", {"a": [0.5, 0.99], "b": [0.0, 1.0]}), sessions=2)["val-aux/s/pass@2"] == 0.5
+
+
+def test_accuracy_decides_over_the_reward_and_without_accuracy_the_reward_does() -> None:
+    reversed_reward = [SessionResult("s", "a", {"reward": 1.0, "acc": 0.0})] * 2
+    assert summarise(reversed_reward, sessions=2)["val-aux/s/pass@2"] == 0.0
+    only_reward = [SessionResult("s", uid, {"reward": reward}) for uid, reward in (("a", 0.0), ("a", 1.0), ("b", 0.2), ("b", 0.3))]
+    assert summarise(only_reward, sessions=2)["val-aux/s/pass@2"] == 0.5
+
+
+def test_one_session_a_prompt_has_no_pass_at_n() -> None:
+    assert summarise(results("s", "acc", {"a": [1]}), sessions=1) == {"val-core/s/acc/mean@1": 1.0, "val-aux/s/reward/mean@1": 1.0}
+
+
+def test_nothing_validated_gives_no_numbers() -> None:
+    assert summarise([], sessions=16) == {}
