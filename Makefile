@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: quickstart test check learn bench format clean
+.PHONY: quickstart test check learn faults bench format clean
 
 quickstart: $(READY)  ## train a tiny model on one-digit sums, about three minutes on two cores
 	$(BIN)/asyncrl train config=quickstart $(ARGS)
@@ -22,6 +22,9 @@ check: $(READY)  ## formatting, lint, types, floors
 
 learn: $(READY)  ## learning runs and their controls, tens of minutes
 	$(BIN)/python -m pytest -m learn $(ARGS)
+
+faults: $(READY)  ## kills at every point and every cut of a batch, many launches
+	$(BIN)/python -m pytest -m faults $(ARGS)
 
 bench: $(READY)  ## every benchmark, one JSON object a line
 	$(BIN)/asyncrl bench all --json $(ARGS)

@@ -17,7 +17,7 @@ from asyncrl.config.load import Loaded, load_config
 from asyncrl.config.places import shipped_configs
 from asyncrl.config.plan import batch_arithmetic
 from asyncrl.errors import CheckpointError, ConfigError, DataError
-from asyncrl.launch.environment import check_one_node, check_platform
+from asyncrl.launch.environment import check_platform
 from asyncrl.launch.guard import EXIT_FAILED
 from asyncrl.launch.preflight import preflight
 from asyncrl.launch.refusal import refuse
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from asyncrl.bench.command import main as bench  # numpy and zmq are of no use to the other commands
 
         return bench(words[1:])
-    parser = _parser()
+    parser = command_line()
     given, rest = parser.parse_known_args(words)
     # argparse takes key=value only up to the first --option; the others are left here.
     if unknown := [word for word in rest if word.startswith("-")]:
@@ -67,11 +67,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def train(given: argparse.Namespace) -> int:
-    """Validate, then become torchrun."""
+    """Validate, then become torchrun, or run here with ``debug=inline``."""
     loaded = load_config(given.options)
     preflight(loaded.config)
     ranks = _ranks(loaded, given.nproc_per_node)
-    check_world(loaded.config, ranks, 1)
+    nodes = loaded.config.trainer.nnodes or 1
+    check_world(loaded.config, nodes * ranks, nodes)
+    if nodes > 1:
+        command = ["--nnodes", str(nodes), "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d", "--rdzv-id", "JOB"]
+        command += ["--rdzv-endpoint", "127.0.0.1:29400", "-m", "asyncrl.launch", *given.options]
+        raise ConfigError("trainer.nnodes", nodes, f"start on each node: torchrun {shlex.join(command)}")
+    if loaded.config.debug == "inline":
+        from asyncrl.launch.inline import train_inline  # imports torch
+
+        train_inline(loaded)
+        return 0
     command = ["--standalone", "--nproc-per-node", str(ranks), "-m", "asyncrl.launch", *given.options]
     print(f"asyncrl: torchrun {shlex.join(command)}", flush=True)
     os.execv(sys.executable, [sys.executable, "-m", "torch.distributed.run", *command])
@@ -84,7 +94,6 @@ def plan(given: argparse.Namespace) -> int:
     nodes = loaded.config.trainer.nnodes or 1
     ranks = nodes * _ranks(loaded, given.nproc_per_node)
     check_world(loaded.config, ranks, nodes)
-    check_one_node(nodes)
     found = batch_arithmetic(loaded.config, ranks, nodes, prompts)
     if given.json:
         print(msgspec.json.encode(found).decode())
@@ -119,7 +128,8 @@ def export(given: argparse.Namespace) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """The parser of every command."""
     parser = argparse.ArgumentParser(
         prog="asyncrl", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

@@ -11,12 +11,13 @@ from asyncrl.bench.queue import queue
 from asyncrl.bench.report import Report
 from asyncrl.bench.rounds import Progress
 from asyncrl.bench.rpc import rpc
+from asyncrl.bench.step import StepWork, step
 from asyncrl.errors import AsyncRLError
 from asyncrl.runtime.host import run_main
 
 Bench = Callable[[Progress], Awaitable[Report]]
 
-NAMES: dict[str, Bench] = {"rpc": rpc, "queue": queue}
+NAMES: dict[str, Bench] = {"rpc": rpc, "queue": queue, "step": step}
 """Every benchmark."""
 ALL = "all"
 
@@ -26,20 +27,22 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="asyncrl bench", description=__doc__, allow_abbrev=False)
     parser.add_argument("name", choices=[*NAMES, ALL], metavar="NAME", help=f"one of {', '.join([*NAMES, ALL])}")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of tables")
+    parser.add_argument("--peer-python", metavar="PATH", help="step: an interpreter that has TRL, to be measured in the same rounds")
     given = parser.parse_args(arguments)
+    benches = NAMES | {"step": partial(step, work=StepWork(peer_python=given.peer_python))}
     try:
         for name in NAMES if given.name == ALL else [given.name]:
-            show(measured(name), given.json)
+            show(measured(name, benches[name]), given.json)
     except AsyncRLError as error:
         print(f"asyncrl bench: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def measured(name: str) -> Report:
+def measured(name: str, bench: Bench) -> Report:
     """The report of one benchmark, run on an event loop of its own."""
     start = time.monotonic()
-    report = run_main(partial(_measure, NAMES[name]))
+    report = run_main(partial(_measure, bench))
     say(f"{name}: done in {time.monotonic() - start:.1f} s, load average {os.getloadavg()[0]:.1f}\n")
     return report
 

@@ -64,7 +64,7 @@ def assembled(given: Mapping[str, Any], name: str) -> Loaded:
     _refuse_code(given)
     ours, rest = split(_resolved(merged(msgspec.to_builtins(Config()), given)))
     notices = [judge(key, value) for key, value in leaves(rest)]
-    notices += _aliases(ours, given)
+    notices += _aliases(ours, given) + _one_process(ours)
     listed(ours)
     config = filled(typed(ours))
     check(config)
@@ -168,4 +168,16 @@ def _aliases(ours: Tree, given: Mapping[str, Any]) -> list[str]:
         said.append(f"{engine}=hf means the embedded engine")
     if lookup(given, strategy) in ("fsdp", "fsdp2"):
         said.append(f"{strategy}={lookup(given, strategy)} means FSDP2")
+    return said
+
+
+def _one_process(ours: Tree) -> list[str]:
+    """With ``debug=inline`` the run has one rank, whatever the configuration says, in place; returns what to say about it."""
+    if lookup(ours, "debug") != "inline":
+        return []
+    said = []
+    for name in ("trainer.nnodes", "trainer.n_gpus_per_node"):
+        if lookup(ours, name) not in (None, 1):
+            said.append(f"debug=inline runs one rank: {name}={lookup(ours, name)} is taken as 1")
+        put(ours, name, 1)
     return said

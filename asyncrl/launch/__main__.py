@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING
 from asyncrl.config.checks import check_world
 from asyncrl.config.load import Loaded, load_config
 from asyncrl.errors import ConfigError, DataError
-from asyncrl.launch.environment import Place, check_one_node, check_platform
-from asyncrl.launch.guard import Guard
+from asyncrl.launch.children import start_supervisor
+from asyncrl.launch.environment import Place, check_platform
+from asyncrl.launch.guard import EXIT_CONFIG, Guard
+from asyncrl.launch.job_key import read_job_key
 from asyncrl.launch.preflight import preflight
 from asyncrl.launch.refusal import refuse
 from asyncrl.launch.run_folder import RunFolder
 from asyncrl.runtime.host import RealHost, die_with_parent, run_main
 from asyncrl.runtime.security import make_token, private_folder
-from asyncrl.runtime.supervisor import SupervisorClient
-
-CHILD_ENVIRONMENT = ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THREADS", "HF_HUB_OFFLINE", "TZ")
-"""What agents, rewards and shards may see of this environment: no token, no credential."""
 
 RANK_0_SECONDS = 20.0
 """How long a rank that was given a wrong configuration leaves the word to rank 0."""
@@ -40,33 +38,44 @@ def main(arguments: Sequence[str], controller: "Controller | None" = None) -> in
         die_with_parent(signal.SIGTERM, parent)
         loaded = load_config(arguments)
         check_world(loaded.config, place.world_size, place.nodes)
-        check_one_node(place.nodes)
+        if loaded.config.debug is not None:
+            raise ConfigError("debug", loaded.config.debug, "torchrun starts processes of its own; use `asyncrl train`, or leave it out")
+        key = read_job_key(os.environ) if place.several_nodes else b""
         if place.rank == 0:
             preflight(loaded.config)
         folder = RunFolder.open(loaded.config, place, RealHost().wall_time()) if place.rank == 0 else None
     except (ConfigError, DataError) as error:
-        if os.environ.get("RANK", "0") != "0":
-            # All ranks find the same. Rank 0 says it, and then torchrun ends this one; the first to exit would silence the others.
-            time.sleep(RANK_0_SECONDS)
-        return refuse(error)
+        return _refused(error)
     guard.folder = folder
-    return _run(loaded, place, guard, controller)
+    if place.several_nodes:
+        guard.place, guard.speaks = place.here, place.local_rank == 0
+        # gloo and NCCL would listen on what the host name resolves to.
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+    return _run(loaded, place, key, guard, controller)
 
 
-def _run(loaded: Loaded, place: Place, guard: Guard, controller: "Controller | None") -> int:
+def _refused(error: ConfigError | DataError) -> int:
+    """Say what is wrong, once on each node, which has a terminal of its own."""
+    several = os.environ.get("GROUP_WORLD_SIZE", "1") != "1"
+    if os.environ.get("LOCAL_RANK" if several else "RANK", "0") != "0":
+        # All ranks find the same. The first says it, and then torchrun ends this one; the first to exit would silence the others.
+        time.sleep(RANK_0_SECONDS)
+    code = refuse(error)
+    if several:
+        from asyncrl.launch.meeting import post_refusal  # imports torch
+
+        post_refusal(Place.read(os.environ), str(error))
+        os._exit(EXIT_CONFIG)
+    return code
+
+
+def _run(loaded: Loaded, place: Place, key: bytes, guard: Guard, controller: "Controller | None") -> int:
     host, folder = RealHost(), guard.folder
-    sockets, token, supervisor = "", b"", None
+    sockets, token, supervisor = "", key, None
     if folder is not None:
         guard.sockets = sockets = private_folder()
-        token = make_token(host)
-        supervisor = SupervisorClient.start(
-            host=host,
-            folder=sockets,
-            log_folder=str(folder.logs),
-            attempt=str(place.attempt),
-            env_allow=CHILD_ENVIRONMENT,
-            token=token,
-        )
+        token = key or make_token(host)
+        supervisor = start_supervisor(host, place, folder, sockets, token, loaded.config.runtime.interface)
     from asyncrl.launch.controller import train
     from asyncrl.launch.rank import RankJob, run_rank  # imports torch
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -30,14 +30,27 @@ A = TypeVar("A", bound=Actor)
 Starter = Callable[[], Coroutine[Any, Any, ActorRef[A]]]
 
 
-class RankAddresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Spawner(Protocol):
+    """Starts an actor in a process of its own."""
+
+    async def spawn(self, cls: type[A], *args: Any, name: str, process: str, **kwargs: Any) -> ActorRef[A]:
+        """As ``ActorSystem.spawn``."""
+        ...
+
+
+class RoleAddresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The roles of a rank."""
+
+    policy: ActorAddress
+    reference: ActorAddress | None
+    rollout: ActorAddress
+
+
+class RankAddresses(RoleAddresses, frozen=True, kw_only=True):
     """What a rank publishes when its models are in place."""
 
     pid: int
     control: ActorAddress
-    policy: ActorAddress
-    reference: ActorAddress | None
-    rollout: ActorAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +73,7 @@ class Cluster:
     agents: list[ActorRef[AgentWorker]]
 
 
-async def start_cpu_processes(system: ActorSystem, config: Config) -> CpuProcesses:
+async def start_cpu_processes(system: Spawner, config: Config) -> CpuProcesses:
     """Start shards, agent workers and reward workers at once; returns when all are ready."""
     reward, rollout, model = config.reward, config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
     function = reward.custom_reward_function
@@ -81,7 +94,10 @@ async def start_cpu_processes(system: ActorSystem, config: Config) -> CpuProcess
         name = f"reward-{number}"
         path = None if function.path is None else str(resolve_path(function.path))
         kwargs = function.reward_kwargs
-        return lambda: system.spawn(RewardWorker, path, function.name, kwargs, REWARD_THREADS, reward.timeout, name=name, process=name)
+        inline = config.debug == "inline"
+        return lambda: system.spawn(
+            RewardWorker, path, function.name, kwargs, REWARD_THREADS, reward.timeout, inline, name=name, process=name
+        )
 
     shards = all_of([shard(slot) for slot in range(config.transfer_queue.shards)])
     agents = all_of([agent(number) for number in range(rollout.agent.num_workers)])
@@ -89,7 +105,7 @@ async def start_cpu_processes(system: ActorSystem, config: Config) -> CpuProcess
     return CpuProcesses(*await asyncio.gather(shards, agents, rewards))
 
 
-async def connect(system: ActorSystem, config: Config, processes: CpuProcesses, ranks: Sequence[RankAddresses]) -> Cluster:
+async def connect(system: ActorSystem, config: Config, processes: CpuProcesses, ranks: Sequence[RoleAddresses]) -> Cluster:
     """Tell every role where the others are, and gather the ranks' roles into groups."""
     silence = config.runtime.silence
     policy = ActorGroup([system.ref(rank.policy, PolicyWorker) for rank in ranks])

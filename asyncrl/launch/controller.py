@@ -1,6 +1,7 @@
 """Rank 0's controller: the loop with its parts, put together from the configuration."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 from asyncrl.agents.chat import ChatTokenizer
 from asyncrl.algorithms.kl_in_reward import kl_controller
@@ -9,6 +10,7 @@ from asyncrl.launch.inputs import total_steps
 from asyncrl.launch.run_folder import RunFolder
 from asyncrl.launch.session import Session, say
 from asyncrl.observe.console import ConsoleTracker
+from asyncrl.observe.curve import draw_curve
 from asyncrl.observe.trackers import FileTracker, Generations, TensorBoardTracker, Tracker, TrackerSet
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.feeder import Feeder, GroupSettings
@@ -99,17 +101,30 @@ def build_trainer(session: Session, trackers: Trackers, say: Say) -> Trainer:
     return Trainer(config, parts, len(cluster.policy), total_steps(config, prompts.steps_per_epoch))
 
 
-async def train(session: Session) -> None:
-    """Run the loop with the trackers of the configuration."""
+@contextlib.contextmanager
+def tracked_trainer(session: Session) -> Iterator[Trainer]:
+    """The loop with the trackers of the configuration, which are closed at the end."""
     console = ConsoleTracker(session.total_steps)
     console.header(f"asyncrl: {session.loaded.name}", session.header)
-    config = session.loaded.config
-    trackers = open_trackers(config, session.folder, console, session.tokenizer, say)
-    trainer = build_trainer(session, trackers, say)
+    trackers = open_trackers(session.loaded.config, session.folder, console, session.tokenizer, say)
     try:
-        await trainer.run()
+        yield build_trainer(session, trackers, say)
     finally:
         trackers.finish()
+
+
+async def train(session: Session) -> None:
+    """Run the loop to its end."""
+    with tracked_trainer(session) as trainer:
+        await trainer.run()
+
+
+def show_curve(config: Config, folder: RunFolder) -> None:
+    """Draw the learning curve of a run that has metrics."""
+    if (folder.path / "metrics.jsonl").exists():
+        trainer = config.trainer
+        title = f"{trainer.project_name}: {trainer.experiment_name}, seed {trainer.seed}"
+        say(f"learning curve: {draw_curve(folder.path, title)}")
 
 
 def training_groups(config: Config) -> GroupSettings:

@@ -7,7 +7,8 @@ import select
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import NoReturn
 
@@ -20,6 +21,13 @@ SIGNAL_EXITS = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGQUIT: 131, sig
 
 NOTICE_SECONDS = 1.0
 """How long an error waits for the news of a death that would explain it: a lost peer is noticed first by its callers."""
+
+
+MOURNING_SECONDS = 0.3
+"""On several nodes: how long the death of a child waits for the news that its end followed from that of a rank elsewhere."""
+
+FAREWELL_SECONDS = 0.1
+"""How long the cause has to leave for the other nodes before this process exits."""
 
 
 class Guard:
@@ -35,6 +43,14 @@ class Guard:
         """The folder of sockets, on rank 0: a supervisor that has not come up yet cannot remove it."""
         self.starting = True
         """Whether the other ranks are not watched yet."""
+        self.place = ""
+        """This node in words, "" where there is only one."""
+        self.speaks = False
+        """Whether this process says a cause although there is no run folder yet: the first of a node, where there are several."""
+        self.farewell: Callable[[str], None] | None = None
+        """Tells the other nodes the cause, where there are others."""
+        self.released = False
+        """Whether the run is over, so that no end is a death any more."""
         self.failure = ""
         """The error that is about to end the attempt, unless a death explains it."""
         self._parent = parent
@@ -52,11 +68,11 @@ class Guard:
     def stopped(self, number: signal.Signals) -> str:
         """A signal as a cause. torchrun sends SIGTERM also when a rank has ended that was not watched yet."""
         hint = " while starting; when another rank ended first, torchrun's report names it"
-        return f"stopped by {number.name}{hint if self.starting and number == signal.SIGTERM else ''}"
+        return f"stopped by {number.name}{self.place}{hint if self.starting and number == signal.SIGTERM else ''}"
 
     def watch_parent(self) -> None:
         """End the attempt when the torchrun agent ends."""
-        self.watch({"the torchrun agent": self._parent})
+        self.watch({f"the torchrun agent{self.place}": self._parent})
 
     def watch(self, processes: Mapping[str, int]) -> None:
         """End the attempt when one of these processes (name -> pid, on this host) ends."""
@@ -72,6 +88,7 @@ class Guard:
 
     def release(self) -> None:
         """Stop watching: the run is over and the others may leave."""
+        self.released = True
         loop = asyncio.get_running_loop()
         for descriptor in self._watched:
             loop.remove_reader(descriptor)
@@ -81,7 +98,7 @@ class Guard:
     def death(self) -> str:
         """The death that has happened although the event loop has not come to it yet, "" when there is none."""
         if os.getppid() != self._parent:
-            return f"the torchrun agent (pid {self._parent}) died"
+            return f"the torchrun agent{self.place} (pid {self._parent}) died"
         poll = select.poll()
         for descriptor in self._watched:
             poll.register(descriptor, select.POLLIN)
@@ -94,6 +111,12 @@ class Guard:
             self.failure = cause
             asyncio.get_running_loop().call_later(NOTICE_SECONDS, self.end, cause, code)
 
+    def mourn(self, cause: str) -> None:
+        """End the attempt because a child died: at once, on several nodes after a moment."""
+        if self.farewell is None:
+            self.end(cause)
+        asyncio.get_running_loop().call_later(MOURNING_SECONDS, self.end, cause)
+
     async def never(self) -> NoReturn:
         """Wait for the end that ``fail`` has ordered."""
         await asyncio.get_running_loop().create_future()
@@ -101,10 +124,14 @@ class Guard:
 
     def claim(self, cause: str) -> None:
         """Write and say the first cause, unless another process was first."""
-        if self.folder is not None and self.folder.claim_cause(cause):
-            # A closed terminal must not keep this process.
-            with contextlib.suppress(OSError):
-                print(f"asyncrl: {cause}\nasyncrl: the run folder is {self.folder.path}", file=sys.stderr, flush=True)
+        if self.folder is None:
+            lines = [cause] if self.speaks else []
+        else:
+            lines = [cause, f"the run folder is {self.folder.path}"] if self.folder.claim_cause(cause) else []
+        # A closed terminal must not keep this process.
+        with contextlib.suppress(OSError):
+            for line in lines:
+                print(f"asyncrl: {line}", file=sys.stderr, flush=True)
 
     def end(self, cause: str, code: int = EXIT_FAILED) -> NoReturn:
         """Claim the first cause, say it, and leave without waiting for any thread."""
@@ -113,6 +140,9 @@ class Guard:
             if self.sockets:
                 shutil.rmtree(self.sockets, ignore_errors=True)
             sys.stdout.flush()
+            if self.farewell is not None:
+                self.farewell(cause)
+                time.sleep(FAREWELL_SECONDS)
         finally:
             os._exit(code)
 
@@ -121,6 +151,8 @@ class Interrupts:
     """Signals cancel the main task, which has ``LEAVE_SECONDS`` to close its files; a second signal ends the process at once."""
 
     LEAVE_SECONDS = 5.0
+    SETTLE_SECONDS = 0.1
+    """The kernel may signal a parent's death before the parent, a process of many threads, can be seen to be dead."""
 
     def __init__(self, guard: Guard) -> None:
         self.caught: signal.Signals | None = None
@@ -134,11 +166,16 @@ class Interrupts:
 
     def _interrupt(self, number: signal.Signals) -> None:
         """torchrun also signals the ranks when one of them has ended: then that is the cause, and not the signal."""
-        cause, code = self._guard.stopped(number), SIGNAL_EXITS[number]
-        explained = self._guard.death() or self._guard.failure
-        if explained or self.caught is not None:
-            self._guard.end(explained or cause, code)
+        if self.caught is not None:
+            first = self._guard.stopped(self.caught)
+            self._guard.end(self._guard.death() or self._guard.failure or first, SIGNAL_EXITS[self.caught])
         self.caught = number
+        self._loop.call_later(self.SETTLE_SECONDS, self._stop, number)
+
+    def _stop(self, number: signal.Signals) -> None:
+        cause, code = self._guard.stopped(number), SIGNAL_EXITS[number]
+        if explained := self._guard.death() or self._guard.failure:
+            self._guard.end(explained, code)
         self._guard.claim(cause)
         self._guard.release()
         self._loop.call_later(self.LEAVE_SECONDS, self._guard.end, cause, code)

@@ -9,12 +9,14 @@ from asyncrl.launch.run_folder import RunFolder
 
 
 def header_lines(
-    config: Config, folder: RunFolder, processes: CpuProcesses, ranks: Sequence[int], supervisor: int
+    config: Config, folder: RunFolder, processes: CpuProcesses, ranks: Sequence[int], *supervisors: int
 ) -> list[tuple[str, str]]:
-    """Name and text of each line."""
-    plan = batch_arithmetic(config, len(ranks), 1)
+    """Name and text of each line; ``supervisors`` are those of the nodes."""
+    plan = batch_arithmetic(config, len(ranks), len(supervisors))
+    where = [f" on node {node}" if len(supervisors) > 1 else "" for node in range(len(supervisors))]
+    homes = [where[rank * len(supervisors) // len(ranks)] for rank in range(len(ranks))]
     roles = "policy (FSDP2 shard), " + ("reference, " if config.need_reference else "") + "embedded rollout engine"
-    lines = [(f"rank {rank}", f"pid {pid}: {roles}{', controller' if rank == 0 else ''}") for rank, pid in enumerate(ranks)]
+    lines = [(f"rank {rank}", f"pid {pid}{homes[rank]}: {roles}{', controller' if rank == 0 else ''}") for rank, pid in enumerate(ranks)]
     counts = f"{len(processes.shards)} queue shards, {len(processes.agents)} agent workers, {len(processes.rewards)} reward workers"
     step = (
         f"{plan.prompts} prompts x {plan.sessions} sessions = {plan.trajectories} rows, {plan.optimizer_steps} optimizer steps of "
@@ -22,7 +24,7 @@ def header_lines(
     )
     return [
         *lines,
-        ("supervisor", f"pid {supervisor}: {counts}"),
+        ("supervisor", f"{', '.join(f'pid {pid}{home}' for pid, home in zip(supervisors, where, strict=True))}: {counts}"),
         ("run", f"{config.trainer.project_name}: {config.trainer.experiment_name}, seed {config.trainer.seed}"),
         ("a step", step),
         ("run folder", str(folder.path)),

@@ -2,46 +2,47 @@
 
 import asyncio
 import functools
-import hashlib
 import logging
 import os
 import traceback
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
-from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from asyncrl.config.load import Loaded, to_yaml
-from asyncrl.errors import AsyncRLError, CallFailed, ConfigError, DataError
+from asyncrl.config.plan import batch_arithmetic
+from asyncrl.errors import AsyncRLError, CallFailed, ConfigError, DataError, RunFailed
+from asyncrl.launch.children import start_supervisor
 from asyncrl.launch.cluster import RankAddresses, connect, start_cpu_processes
-from asyncrl.launch.controller import train
+from asyncrl.launch.control import RankControl
+from asyncrl.launch.controller import show_curve, train
 from asyncrl.launch.environment import Place
 from asyncrl.launch.guard import EXIT_CONFIG, SIGNAL_EXITS, Guard, Interrupts
 from asyncrl.launch.header import header_lines
 from asyncrl.launch.inputs import open_prompts, open_tokenizer, total_steps
-from asyncrl.launch.models import Models, build_models, device_of, join_group, leave_group, policy_settings, reference_micro
-from asyncrl.launch.run_folder import RunFolder, log_to
+from asyncrl.launch.links import Links
+from asyncrl.launch.meeting import Board, Card, Meeting, Peer, meet, open_store
+from asyncrl.launch.models import join_group, leave_group
+from asyncrl.launch.nodes import Nodes
+from asyncrl.launch.roles import start_roles
+from asyncrl.launch.run_folder import log_to
 from asyncrl.launch.session import Controller, Session, say
-from asyncrl.launch.store import StoreRendezvous
-from asyncrl.observe.curve import draw_curve
-from asyncrl.runtime.actor import Actor, endpoint
 from asyncrl.runtime.group import ActorGroup
 from asyncrl.runtime.host import RealHost
 from asyncrl.runtime.messages import ActorAddress
+from asyncrl.runtime.security import private_folder
 from asyncrl.runtime.supervisor import ProcessDeath, SupervisorClient
 from asyncrl.runtime.system import ActorSystem
 from asyncrl.training.device_thread import DeviceThread
-from asyncrl.weight_sync.in_place import InPlaceSync
-from asyncrl.workers.policy import PolicyWorker
-from asyncrl.workers.rank import Device
-from asyncrl.workers.reference import ReferenceWorker
-from asyncrl.workers.rollout import RolloutWorker
 
 
 @dataclass(frozen=True, slots=True)
 class RankJob:
-    """What this rank was started with; the guard's folder, ``sockets``, ``token`` and ``supervisor`` are rank 0's."""
+    """What this rank was started with; the guard's folder, ``sockets`` and ``supervisor`` are rank 0's.
+
+    ``token`` is rank 0's too on one node; on several it is the job's key, which every rank has read.
+    """
 
     loaded: Loaded
     place: Place
@@ -52,57 +53,32 @@ class RankJob:
     supervisor: SupervisorClient | None
 
 
-class JobInfo(msgspec.Struct, frozen=True):
-    """What rank 0 tells the others. The folder of sockets holds the token, readable by this user alone."""
-
-    run_folder: str
-    sockets: str
-
-
-class RankControl(Actor):
-    """Lets rank 0 say that the run is over: first to all that nobody's end is a death any more, then that they may go."""
-
-    def __init__(self, guard: Guard, over: asyncio.Event) -> None:
-        self._guard, self._over = guard, over
-
-    @endpoint
-    async def release(self) -> None:
-        """The other ranks will leave; stop watching them."""
-        self._guard.release()
-
-    @endpoint
-    async def leave(self) -> None:
-        """The run is over; the rank may go."""
-        self._over.set()
-
-
 async def run_rank(job: RankJob, controller: Controller = train) -> int:
     """Run this rank; return its exit code. ``controller`` is rank 0's. Whatever fails becomes the first cause."""
-    thread, guard = DeviceThread(), job.guard
-    store = await thread.run(_open_store, job.place)
-    bulletin = StoreRendezvous(PrefixStore(f"asyncrl/{job.place.attempt}", store), job.host)
-    folder, sockets, token = await _meet(job, bulletin)
-    guard.folder = folder
-    log = log_to(folder, f"rank{job.place.rank}")
+    thread, guard, place = DeviceThread(), job.guard, job.place
+    board, met = await _meet(job, thread)
+    guard.folder = met.folder
+    log = log_to(met.folder, f"rank{place.rank}")
     interrupts = Interrupts(guard)
     guard.watch_parent()
-    if job.supervisor is not None:
-        job.supervisor.attach_loop(lambda death: guard.end(describe_death(death)))
-    fail = functools.partial(_fail, guard, log, job.place.rank)
-    endpoint = f"ipc://{sockets}/rank{job.place.rank}.sock"
-    system = ActorSystem.bind(f"rank{job.place.rank}", endpoint, host=job.host, attempt=attempt_nonce(job.place, token), token=token)
+    supervisor = _supervisor(job, met)
+    if supervisor is not None:
+        supervisor.attach_loop(lambda death: guard.mourn(describe_death(death, place.here)))
+    fail = functools.partial(_fail, guard, log, place.name_of(place.rank))
+    system = ActorSystem.bind(f"rank{place.rank}", met.endpoint, host=job.host, attempt=met.attempt, token=met.token)
     system.on_actor_failure = lambda cause, error: fail(error)
+    rank = _Rank(job, system, thread, board, met, supervisor)
     try:
-        guard.watch(await _peers(job.place, bulletin))
+        await rank.link()
         guard.starting = False
-        await thread.run(join_group, PrefixStore(f"group/{job.place.attempt}", store), job.place)
-        rank = _Rank(job, system, thread, bulletin, guard, folder)
-        await (rank.lead(controller) if job.place.rank == 0 else rank.follow())
+        await thread.run(join_group, PrefixStore(f"group/{place.attempt}", board.store), place)
+        await (rank.lead(controller) if place.rank == 0 else rank.follow())
+        await rank.links.close()
         await system.close()
         await thread.run(leave_group)
     except asyncio.CancelledError as error:
         if interrupts.caught is not None:
-            guard.end(f"stopped by {interrupts.caught.name}", SIGNAL_EXITS[interrupts.caught])
+            guard.end(guard.stopped(interrupts.caught), SIGNAL_EXITS[interrupts.caught])
         fail(error)
         await guard.never()
     except Exception as error:
@@ -113,7 +89,24 @@ async def run_rank(job: RankJob, controller: Controller = train) -> int:
     return 0
 
 
-def _fail(guard: Guard, log: logging.Logger, rank: int, error: BaseException) -> None:
+async def _meet(job: RankJob, thread: DeviceThread) -> tuple[Board, Meeting]:
+    """Join the others at torchrun's store; another node that refuses to start ends this rank."""
+    try:
+        board = Board(await thread.run(open_store, job.place), job.place, job.host)
+        return board, await meet(board, job.place, job.guard.folder, job.sockets, job.token, job.loaded.config.runtime.interface)
+    except (RunFailed, OSError) as error:
+        job.guard.end(str(error))
+
+
+def _supervisor(job: RankJob, met: Meeting) -> SupervisorClient | None:
+    """The supervisor of this node, on its first rank. Rank 0 has started its own; another node's waits for the run folder."""
+    if job.place.local_rank != 0 or job.place.rank == 0:
+        return job.supervisor
+    job.guard.sockets = private_folder()
+    return start_supervisor(job.host, job.place, met.folder, job.guard.sockets, met.token, job.loaded.config.runtime.interface)
+
+
+def _fail(guard: Guard, log: logging.Logger, rank: str, error: BaseException) -> None:
     """Log an error with its traceback, here and where it was raised, and let it end the attempt."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -129,12 +122,32 @@ class _Rank:
     """The parts of one rank, while the run lasts."""
 
     def __init__(
-        self, job: RankJob, system: ActorSystem, thread: DeviceThread, rendezvous: StoreRendezvous, guard: Guard, folder: RunFolder
+        self, job: RankJob, system: ActorSystem, thread: DeviceThread, board: Board, met: Meeting, supervisor: SupervisorClient | None
     ) -> None:
         self.job, self.system, self.thread = job, system, thread
-        self.rendezvous, self.guard, self.folder = rendezvous, guard, folder
+        self.board, self.rendezvous, self.supervisor = board, board.rendezvous, supervisor
+        self.guard, self.folder = job.guard, met.folder
         self.config = job.loaded.config
         self.over = asyncio.Event()
+        self.links = Links(system, job.guard)
+        self.control: ActorAddress | None = None
+        self.peers: dict[int, Peer] = {}
+        if supervisor is not None:
+            system.attach(supervisor)
+
+    async def link(self) -> None:
+        """Watch the ranks of this node by pidfd, those of other nodes by a connection each way between them and rank 0."""
+        place = self.job.place
+        control = await self.system.spawn(RankControl, self.guard, self.over, self.supervisor, name="control")
+        self.control = control.address
+        self.board.tell_card(Card(os.getpid(), self.control, 0 if self.supervisor is None else self.supervisor.pid))
+        others = [rank for rank in range(place.world_size) if rank != place.rank]
+        near = {rank: await self.board.peer(rank) for rank in others if place.node_of(rank) == place.node}
+        self.guard.watch({peer.name: peer.pid for peer in near.values()})
+        far = [rank for rank in others if rank not in near and 0 in (rank, place.rank)]
+        self.peers = near | {rank: await self.board.peer(rank) for rank in far}
+        if far:
+            await self.links.open([self.peers[rank] for rank in far])
 
     async def follow(self) -> None:
         """Serve the roles of this rank until rank 0 says that the run is over."""
@@ -144,103 +157,66 @@ class _Rank:
 
     async def lead(self, controller: Controller) -> None:
         """Start the CPU processes while the models load, connect everything, let the controller drive, end the others."""
-        supervisor = self.job.supervisor
-        assert supervisor is not None
-        self.system.attach(supervisor)
         tokenizer = open_tokenizer(self.config)
         prompts, rows = open_prompts(self.config, tokenizer)
         self.rendezvous.set("steps_per_epoch", str(prompts.steps_per_epoch).encode())
         steps = total_steps(self.config, prompts.steps_per_epoch)
-        processes, _ = await asyncio.gather(start_cpu_processes(self.system, self.config), self._publish(steps))
+        processes, _ = await asyncio.gather(start_cpu_processes(self._nodes(), self.config), self._publish(steps))
         ranks = [await self._addresses(rank) for rank in range(self.job.place.world_size)]
         cluster = await connect(self.system, self.config, processes, ranks)
         (self.folder.path / "config.yaml").write_text(to_yaml(self.job.loaded.resolved))
         for notice in self.job.loaded.notices:
             say(notice)
-        header = header_lines(self.config, self.folder, processes, [rank.pid for rank in ranks], supervisor.pid)
+        header = header_lines(self.config, self.folder, processes, [rank.pid for rank in ranks], *self._supervisors())
         await controller(Session(self.job.loaded, self.job.host, self.folder, cluster, tokenizer, prompts, rows, steps, header))
-        await self._finish(ranks, supervisor)
+        await self._finish(ranks)
+
+    def _firsts(self) -> dict[int, Peer]:
+        """The first rank of each other node."""
+        return {node: self.peers[node * self.job.place.local_world_size] for node in range(1, self.job.place.nodes)}
+
+    def _supervisors(self) -> list[int]:
+        assert self.supervisor is not None
+        return [self.supervisor.pid, *(peer.supervisor for peer in self._firsts().values())]
+
+    def _nodes(self) -> Nodes:
+        place = self.job.place
+        controls = {node: self.system.ref(peer.control, RankControl) for node, peer in self._firsts().items()}
+        plan = batch_arithmetic(self.config, place.world_size, place.nodes)
+        return Nodes(self.system, controls, {process.name: process.node for process in plan.processes})
 
     async def _publish(self, steps: int) -> None:
         """Build this rank's models and roles, and tell the others where they are."""
-        device = device_of(self.config, self.job.place)
-        models = await self.thread.run(build_models, self.config, device, steps)
-        rank = self.job.place.rank
-        shared = Device(self.thread, models.pad_token_id)
-        control = await self.system.spawn(RankControl, self.guard, self.over, name="control")
-        rollout = await self.system.spawn(RolloutWorker, self.thread, models.rollout, name="rollout")
-        sync = InPlaceSync(models.rollout, dtype=next(models.rollout.model.parameters()).dtype)
-        policy = await self.system.spawn(PolicyWorker, shared, models.policy, sync, policy_settings(self.config), name="policy")
-        reference = await self._reference(shared, models)
-        addresses = RankAddresses(os.getpid(), control.address, policy.address, reference, rollout.address)
-        self.rendezvous.set(f"rank/{rank}", msgspec.msgpack.encode(addresses))
-
-    async def _reference(self, device: Device, models: Models) -> ActorAddress | None:
-        if models.reference is None:
-            return None
-        temperature = self.config.actor_rollout_ref.rollout.temperature
-        micro = reference_micro(self.config)
-        reference = await self.system.spawn(ReferenceWorker, device, models.reference, temperature, micro, name="reference")
-        return reference.address
+        place = self.job.place
+        roles = await start_roles(self.system, self.thread, self.config, place, steps)
+        assert self.control is not None
+        addresses = RankAddresses(
+            policy=roles.policy, reference=roles.reference, rollout=roles.rollout, pid=os.getpid(), control=self.control
+        )
+        self.rendezvous.set(f"rank/{place.rank}", msgspec.msgpack.encode(addresses))
 
     async def _addresses(self, rank: int) -> RankAddresses:
         return msgspec.msgpack.decode(await self.rendezvous.wait(f"rank/{rank}"), type=RankAddresses)
 
-    async def _finish(self, ranks: list[RankAddresses], supervisor: SupervisorClient) -> None:
+    async def _finish(self, ranks: list[RankAddresses]) -> None:
         """The run is over: stop the CPU processes while the ranks still answer them, let the ranks go, draw the curve."""
         controls = ActorGroup([self.system.ref(rank.control, RankControl) for rank in ranks])
         await controls.call_all(RankControl.release)
-        await supervisor.stop()
+        await controls.call_all(RankControl.stop_children)
         await controls.call_all(RankControl.leave)
-        if (self.folder.path / "metrics.jsonl").exists():
-            trainer = self.config.trainer
-            say(
-                f"learning curve: {draw_curve(self.folder.path, f'{trainer.project_name}: {trainer.experiment_name}, seed {trainer.seed}')}"
-            )
+        show_curve(self.config, self.folder)
 
 
-def describe_death(death: ProcessDeath) -> str:
-    """A child's death in words: who, how, and its last lines."""
+def describe_death(death: ProcessDeath, place: str = "") -> str:
+    """A child's death in words: who, where, how, and its last lines."""
     lines = "".join(f"\n  | {line}" for line in death.last_lines)
-    return f"{death.name} (pid {death.pid}) died: {death.exit}{lines}"
+    return f"{death.name}{place} (pid {death.pid}) died: {death.exit}{lines}"
 
 
-def describe_failure(error: BaseException, rank: int) -> str:
+def describe_failure(error: BaseException, rank: str) -> str:
     """The cause of a failed run in words; a call that failed elsewhere names its own rank."""
     if isinstance(error, CallFailed):
-        return f"{error} (the traceback is in the log of rank {rank})"
+        return f"{error} (the traceback is in the log of {rank})"
     if isinstance(error, AsyncRLError):
-        return f"rank {rank}: {type(error).__name__}: {error}"
-    return f"rank {rank}: unexpected {type(error).__name__}: {error} (the traceback is in its log)"
-
-
-def _open_store(place: Place) -> Store:
-    store: Store = next(rendezvous("env://", place.rank, place.world_size))[0]
-    return store
-
-
-async def _meet(job: RankJob, bulletin: StoreRendezvous) -> tuple[RunFolder, str, bytes]:
-    """Agree on the run folder, the folder of sockets and the token, which rank 0 made."""
-    bulletin.set(f"pid/{job.place.rank}", str(os.getpid()).encode())
-    if job.guard.folder is not None:
-        token_file(job.sockets).write_bytes(job.token)
-        bulletin.set("job", msgspec.msgpack.encode(JobInfo(str(job.guard.folder.path), job.sockets)))
-        return job.guard.folder, job.sockets, job.token
-    info = msgspec.msgpack.decode(await bulletin.wait("job"), type=JobInfo)
-    return RunFolder(Path(info.run_folder)), info.sockets, token_file(info.sockets).read_bytes()
-
-
-async def _peers(place: Place, bulletin: StoreRendezvous) -> dict[str, int]:
-    """The other ranks of this node by name, with their pids."""
-    others = [rank for rank in range(place.world_size) if rank != place.rank]
-    return {f"rank {rank}": int(await bulletin.wait(f"pid/{rank}")) for rank in others}
-
-
-def attempt_nonce(place: Place, token: bytes) -> str:
-    """A name that no other start of any job has: the number of the restart, and a digest of this start's random token."""
-    return f"{place.attempt}-{hashlib.blake2b(token, digest_size=8).hexdigest()}"
-
-
-def token_file(sockets: str) -> Path:
-    """Where rank 0 leaves the job token for the ranks of its node: in the folder of sockets, which only this user enters."""
-    return Path(sockets) / "token"
+        return f"{rank}: {type(error).__name__}: {error}"
+    return f"{rank}: unexpected {type(error).__name__}: {error} (the traceback is in its log)"

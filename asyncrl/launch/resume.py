@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -28,6 +29,7 @@ FREE_KEYS = (
     "actor_rollout_ref.rollout.max_num_",
     "actor_rollout_ref.rollout.val_kwargs.",
     "data.val_",
+    "debug",
     "reward.num_workers",
     "reward.timeout",
     "runtime.",
@@ -92,10 +94,15 @@ def lock(folder: Path, attempt: int, now: float) -> int:
 
 def remembered(experiment: Path, run_id: str, attempt: int) -> Path | None:
     """The folder that the first attempt of this torchrun job made, for a later attempt."""
-    pointer = experiment / f".{run_id}"
+    pointer = _pointer(experiment, run_id)
     return Path(pointer.read_text()) if attempt and pointer.exists() else None
 
 
 def remember(experiment: Path, run_id: str, folder: Path) -> None:
     """Let later attempts of this torchrun job find the folder."""
-    (experiment / f".{run_id}").write_text(str(folder))
+    _pointer(experiment, run_id).write_text(str(folder))
+
+
+def _pointer(experiment: Path, run_id: str) -> Path:
+    """The id is the user's and may hold any letters."""
+    return experiment / f".{quote(run_id, safe='')}"

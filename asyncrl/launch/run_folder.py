@@ -22,6 +22,8 @@ class RunFolder:
     path: Path
     lock: int = -1
     """Descriptor of the lock; rank 0 holds it as long as it lives."""
+    node: int | None = None
+    """The node of this process where there are several: each has a terminal of its own, on which the cause must be said."""
 
     @property
     def logs(self) -> Path:
@@ -50,19 +52,36 @@ class RunFolder:
             (path / "logs").mkdir(parents=True, exist_ok=True)
             if not given:
                 remember(experiment, place.run_id, path)
-            folder = cls(path, lock(path, place.attempt, now))
+            folder = cls(path, lock(path, place.attempt, now), place.node if place.several_nodes else None)
             # Of an attempt that failed: the next failure must find the place free.
-            folder.first_cause.unlink(missing_ok=True)
+            for old in path.glob("first_cause*.json"):
+                old.unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError("trainer.default_local_dir", str(path), f"it cannot be made: {error}") from error
         return folder
 
+    @classmethod
+    def join(cls, path: str, place: Place) -> "RunFolder":
+        """The folder that rank 0 has made; where another node has another disk, one of the same name.
+
+        Raises OSError when it cannot be made.
+        """
+        folder = cls(Path(path), node=place.node if place.several_nodes else None)
+        folder.logs.mkdir(parents=True, exist_ok=True)
+        return folder
+
     def claim_cause(self, cause: str) -> bool:
-        """Write the first cause; False when another process was first. A disk that takes no file must not hide the cause: True."""
+        """Write the first cause of the run and of this node; False when another process of this node was first.
+
+        A disk that takes no file must not hide the cause: True.
+        """
         draft = self.path / f".first_cause.{os.getpid()}"
         try:
             draft.write_text(json.dumps({"cause": cause, "pid": os.getpid()}), encoding="utf-8")
-            os.link(draft, self.first_cause)
+            if self.node is not None:
+                with contextlib.suppress(FileExistsError):
+                    os.link(draft, self.first_cause)
+            os.link(draft, self.first_cause if self.node is None else self.path / f"first_cause.node{self.node}.json")
         except FileExistsError:
             return False
         except OSError:

@@ -2,8 +2,9 @@
 
 from datetime import timedelta
 
-from torch.distributed import Store  # type: ignore[attr-defined]
+from torch.distributed import DistNetworkError, DistStoreError, Store  # type: ignore[attr-defined]
 
+from asyncrl.errors import RunFailed
 from asyncrl.runtime.host import Host
 
 
@@ -22,6 +23,11 @@ class StoreRendezvous:
         return bytes(self._store.get(key)) if self._store.check([key]) else None
 
     async def wait(self, key: str) -> bytes:
-        """The value, once it is there. Raises torch's DistStoreError after the deadline."""
-        await self._host.run_blocking(self._store.wait, [key], timedelta(seconds=self._seconds))
-        return bytes(self._store.get(key))
+        """The value, once it is there. Raises RunFailed after the deadline, and when torchrun's store is gone."""
+        try:
+            await self._host.run_blocking(self._store.wait, [key], timedelta(seconds=self._seconds))
+            return bytes(self._store.get(key))
+        except DistStoreError as error:
+            raise RunFailed(f"nobody said {key!r} within {self._seconds:g} s; a rank has not come up") from error
+        except DistNetworkError as error:
+            raise RunFailed(f"torchrun's store went away while {key!r} was awaited; a torchrun agent has ended") from error

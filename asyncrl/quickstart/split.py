@@ -28,7 +28,8 @@ def split_pairs(pairs: Sequence[Pair], held_out: int) -> Split:
     """Hold out ``held_out`` of ``pairs``, which holds each pair in both orders; both lists keep the order of ``pairs``.
 
     The choice goes by the SHA-256 of a sum's text, so it depends neither on a seed nor on a library's generator.
-    Raises ValueError when so many cannot be held out.
+    Going down that order, a sum is taken when both its orders still fit. Raises ValueError when the number is not met so:
+    there are too few pairs, or one is missing and no sum of a number with itself is left.
     """
     chosen: set[Pair] = set()
     for pair in shuffled([pair for pair in pairs if pair[0] <= pair[1]]):
@@ -36,7 +37,7 @@ def split_pairs(pairs: Sequence[Pair], held_out: int) -> Split:
         if len(chosen) + len(orders) <= held_out:
             chosen |= orders
     if len(chosen) != held_out:
-        raise ValueError(f"{held_out} of {len(pairs)} pairs cannot be held out with both orders on one side")
+        raise ValueError(f"going by hashes with both orders on one side, {len(chosen)} of {len(pairs)} pairs are held out, not {held_out}")
     return Split(tuple(pair for pair in pairs if pair not in chosen), tuple(pair for pair in pairs if pair in chosen))
 
 

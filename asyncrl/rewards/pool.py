@@ -5,7 +5,10 @@ after, and another takes its place, so that the pool never shrinks and the other
 """
 
 import asyncio
+import bdb
+import math
 import queue
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -56,6 +59,25 @@ class WorkerPool:
     def _abandon(self, worker: "_Worker") -> None:
         self.abandoned += 1
         worker.stop()
+
+
+class InlinePool(WorkerPool):
+    """Runs each call in the thread of the event loop and without a deadline: at a breakpoint time does not count."""
+
+    def __init__(self) -> None:
+        super().__init__(workers=1, timeout=math.inf)
+        self._left = False
+
+    async def run(self, call: Callable[[], Any]) -> Any:
+        """Run ``call`` now. Leaving the debugger there is meant as Ctrl-C: for the whole run, not for one answer."""
+        if self._left:
+            raise bdb.BdbQuit
+        try:
+            return call()
+        except bdb.BdbQuit:
+            self._left = True
+            signal.raise_signal(signal.SIGINT)
+            raise
 
 
 class _Worker:

@@ -9,6 +9,8 @@ from asyncrl.runtime.host import Host, make_private_folder
 from asyncrl.runtime.messages import SCHEMA, VERSION, ActorAddress, Hello
 
 TOKEN_BYTES = 32
+TOKEN_DIFFERS = "the job token differs"
+"""The refusal of a caller that has another token."""
 LONGEST_IPC_PATH = 107
 """Bytes of a unix socket's path on Linux."""
 
@@ -28,7 +30,7 @@ class Identity(msgspec.Struct):
     def refusal_of(self, hello: Hello, newest: int) -> str:
         """Why a caller is refused, "" when it is welcome. ``newest`` is the highest generation seen of its name."""
         if not hmac.compare_digest(hello.token, self.token):
-            return "the job token differs"
+            return TOKEN_DIFFERS
         if hello.version != VERSION or hello.schema != SCHEMA:
             return f"version {hello.version} (schema {hello.schema}) calls version {VERSION} (schema {SCHEMA})"
         if hello.attempt != self.attempt:
@@ -57,3 +59,8 @@ def ipc_endpoint(folder: str, name: str) -> str:
     if len(path.encode()) > LONGEST_IPC_PATH:
         raise ConfigError("", path, f"the path of an ipc socket has at most {LONGEST_IPC_PATH} bytes", "use a shorter folder")
     return f"ipc://{path}"
+
+
+def process_endpoint(folder: str, name: str, interface: str) -> str:
+    """Where process ``name`` listens: a socket in ``folder``, or a free tcp port of ``interface``, an address in figures."""
+    return f"tcp://{interface}:*" if interface else ipc_endpoint(folder, name)

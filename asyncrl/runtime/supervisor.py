@@ -29,7 +29,7 @@ from asyncrl.runtime.host import (
     tail_of,
 )
 from asyncrl.runtime.messages import ActorAddress
-from asyncrl.runtime.security import ipc_endpoint
+from asyncrl.runtime.security import process_endpoint
 from asyncrl.runtime.supervisor_client import SupervisorClient
 from asyncrl.runtime.supervisor_messages import (
     TO_SUPERVISOR,
@@ -139,7 +139,7 @@ class Supervisor:
             self._tell(NotReady(name, "the supervisor is stopping" if self._stopping else taken, []))
             return
         try:
-            endpoint = ipc_endpoint(self._settings.folder, name)
+            endpoint = process_endpoint(self._settings.folder, name, self._settings.interface)
             self._launch(order, endpoint)
         except (OSError, ConfigError) as error:
             self._tell(NotReady(name, f"cannot be started: {error}", []))

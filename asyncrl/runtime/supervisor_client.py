@@ -50,10 +50,12 @@ ALWAYS_ALLOWED = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL")
 class SupervisorClient:
     """Owns one supervisor process. Its ``token`` is for systems that want to reach the children."""
 
-    def __init__(self, process: Launched, control: ControlSocket, folder: str, log_folder: str, attempt: str, token: bytes) -> None:
+    def __init__(
+        self, process: Launched, control: ControlSocket, folder: str, log: str, attempt: str, token: bytes, name: str = "supervisor"
+    ) -> None:
         self._process, self._control = process, control
-        self._folder, self._log_folder = folder, log_folder
-        self.pid = process.pid
+        self._folder, self._log = folder, log
+        self.pid, self.name = process.pid, name
         self.attempt, self.token = attempt, token
         self._reader = FrameReader()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -66,19 +68,31 @@ class SupervisorClient:
         self._gone = asyncio.Event()
 
     @classmethod
-    def start(cls, *, host: Host, folder: str, log_folder: str, attempt: str, env_allow: Sequence[str], token: bytes = b"") -> Self:
+    def start(
+        cls,
+        *,
+        host: Host,
+        folder: str,
+        log_folder: str,
+        attempt: str,
+        env_allow: Sequence[str],
+        token: bytes = b"",
+        interface: str = "",
+        name: str = "supervisor",
+    ) -> Self:
         """Starts the supervisor. Needs no event loop; call it before torch is imported.
 
-        ``folder`` is private and holds the sockets; the supervisor removes it when it leaves. Of this process's
-        environment only ``env_allow`` (and PATH, HOME, TMPDIR, LANG, LC_ALL) reaches the children.
+        ``folder`` is private and holds the sockets; the supervisor removes it when it leaves. With an ``interface`` the
+        children bind to a free tcp port of that address instead. ``name`` is also that of its log.
+        Of this process's environment only ``env_allow`` (and PATH, HOME, TMPDIR, LANG, LC_ALL) reaches the children.
         """
         near, far = socket_pair()
         allowed = [*ALWAYS_ALLOWED, *env_allow]
-        papers = sealed_bytes(msgspec.msgpack.encode(Settings(own_pid(), folder, log_folder, allowed)))
+        papers = sealed_bytes(msgspec.msgpack.encode(Settings(own_pid(), folder, log_folder, allowed, interface)))
         environment = {key: os.environ[key] for key in allowed if key in os.environ}
-        argv = python_module("asyncrl.runtime.supervisor", "asyncrl:supervisor", str(papers), str(far.fileno()), str(own_pid()))
+        argv = python_module("asyncrl.runtime.supervisor", f"asyncrl:{name}", str(papers), str(far.fileno()), str(own_pid()))
         try:
-            with host.open_append(f"{log_folder}/supervisor.log") as log:
+            with host.open_append(f"{log_folder}/{name}.log") as log:
                 process = launch_session(argv, environment, (papers, far.fileno()), log)
         except OSError:
             near.close()
@@ -87,7 +101,7 @@ class SupervisorClient:
             os.close(papers)
             far.close()
         near.setblocking(False)
-        return cls(process, near, folder, log_folder, attempt, token or make_token(host))
+        return cls(process, near, folder, f"{log_folder}/{name}.log", attempt, token or make_token(host), name)
 
     def attach_loop(self, on_death: OnDeath) -> None:
         """Starts to listen on the running loop. ``on_death`` hears of each child's end, and of the supervisor's own."""
@@ -119,7 +133,7 @@ class SupervisorClient:
         if self._loop is None:
             raise RuntimeError("attach_loop comes before spawn")
         if self._gone.is_set() or self._stopping:
-            raise ActorDied("supervisor", "it has left, no child can be started")
+            raise ActorDied(self.name, "it has left, no child can be started")
         if spec.name in self._starting:
             raise ActorDied(spec.name, "a process of this name is being started")
         ready: asyncio.Future[ActorAddress] = self._loop.create_future()
@@ -203,7 +217,7 @@ class SupervisorClient:
         for name in children:
             for peer_died in list(self._peers):
                 peer_died(name, f"its supervisor ended: {ending}")
-        self._report(ProcessDeath("supervisor", self.pid, ending, tail_of(f"{self._log_folder}/supervisor.log")))
+        self._report(ProcessDeath(self.name, self.pid, ending, tail_of(self._log)))
 
     def _disconnect(self) -> None:
         if self._loop is not None and self._control.fileno() >= 0:

@@ -36,12 +36,13 @@ class ProcessDeath(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True):
-    """What a supervisor is started with."""
+    """What a supervisor is started with. ``interface`` is the address that its children bind to, "" for ipc sockets."""
 
     parent: int
     folder: str
     log_folder: str
     env_allow: list[str]
+    interface: str = ""
 
 
 class Birth(msgspec.Struct, forbid_unknown_fields=True):

@@ -106,12 +106,7 @@ class ActorSystem:
     async def _spawn_child(self, cls: type[A], args: tuple[Any, ...], kwargs: dict[str, Any], name: str, process: str) -> ActorRef[A]:
         if self._supervisor is None:
             raise ValueError(f"no supervisor is attached to {self.process}; {name!r} cannot get a process of its own")
-        if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
-            raise WireError(f"{cls.__qualname__} of {cls.__module__} cannot be imported by a child; move it to a module")
-        data, frames = constructor_of(cls).encode(args, kwargs)
-        if frames:
-            raise WireError(f"{cls.__qualname__}: buffers cannot be constructor arguments of a child; pass them in a call")
-        spec = ProcessSpec(process, f"{cls.__module__}:{cls.__qualname__}", data, {}, actor_name=name)
+        spec = child_spec(cls, args, kwargs, name, process)
         with self.waits.waiting(process, f"start of {cls.__qualname__}"):
             address = await self._supervisor.spawn(spec)
         self._dead.pop(process, None)
@@ -175,6 +170,14 @@ class ActorSystem:
         self._collectives[members] = number + 1
         return number
 
+    def farewell(self, cause: str) -> None:
+        """Ends every call here with the cause for which this process is about to exit; no actor is stopped.
+
+        The words leave on the transport's thread: give it a moment before the exit.
+        """
+        for incoming in list(self._incoming):
+            incoming.close(cause)
+
     async def close(self, cause: str = "closed") -> None:
         """Stops the actors in reverse order of their start, answers every waiter here and elsewhere, frees all sockets."""
         if self._site.closed:
@@ -215,3 +218,13 @@ class ActorSystem:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
+
+
+def child_spec(cls: type[Actor], args: tuple[Any, ...], kwargs: dict[str, Any], name: str, process: str) -> ProcessSpec:
+    """What a supervisor needs to start ``cls`` as actor ``name`` of a child. Raises WireError for what cannot travel to it."""
+    if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
+        raise WireError(f"{cls.__qualname__} of {cls.__module__} cannot be imported by a child; move it to a module")
+    data, frames = constructor_of(cls).encode(args, kwargs)
+    if frames:
+        raise WireError(f"{cls.__qualname__}: buffers cannot be constructor arguments of a child; pass them in a call")
+    return ProcessSpec(process, f"{cls.__module__}:{cls.__qualname__}", data, {}, actor_name=name)

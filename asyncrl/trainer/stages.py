@@ -32,7 +32,10 @@ class Stages:
     kl: FixedKL | AdaptiveKL
 
     async def old_log_prob(self, shares: Sequence[BatchMeta]) -> Metrics:
-        """Log-probs of every row under the weights with which the step began."""
+        """Log-probs of every row under the weights with which the step began; in bypass mode those of the engine."""
+        if self.algorithm.rollout_correction.bypass_mode:
+            await self.policy.call_each(PolicyWorker.adopt_rollout_log_probs, [(share,) for share in shares])
+            return {}
         parts = await self.policy.call_each(PolicyWorker.old_log_prob, [(share,) for share in shares])
         return finish_probability_difference(merge(parts))
 

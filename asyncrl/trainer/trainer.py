@@ -1,6 +1,7 @@
 """THE LOOP: one step after the other, top down."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -67,17 +68,23 @@ class Trainer:
 
     async def run(self) -> None:
         """The whole run. Raises RunFailed when it cannot go on."""
-        async with running(self.parts.replay.run, self.parts.validation_replay.run):
-            await self._begin()
+        async with self.started():
             while self.step < self.total_steps and not self.config.trainer.val_only:
-                self.step += 1
                 report = await self.train_step()
                 if self.due(self.config.trainer.test_freq):
                     await self._validate(report)
                 self.parts.trackers.log(self.step, report.numbers)
 
+    @contextlib.asynccontextmanager
+    async def started(self) -> AsyncIterator[None]:
+        """A block in which steps can be trained: weights are published, and the replay buffers follow the queue."""
+        async with running(self.parts.replay.run, self.parts.validation_replay.run):
+            await self._begin()
+            yield
+
     async def train_step(self) -> StepReport:
-        """One pass: sample, evaluate, advantages, learn, sync, clear."""
+        """The next step: sample, evaluate, advantages, learn, sync, clear."""
+        self.step += 1
         report = StepReport(self.step, self.parts.host)
         batch = await self._sample(report)
         shares = self._balance(batch)
@@ -126,6 +133,8 @@ class Trainer:
         """Issue as many prompts as the schedule has room for."""
         batch = self.config.data.train_batch_size
         remaining = (self.total_steps - self.step + 1) * batch
+        if remaining <= 0:
+            raise RunFailed(f"there is no step {self.step}: the run has {self.total_steps} (trainer.total_training_steps)")
         room = self.parts.schedule.room(batch, self.parts.ledger.counts()["in_flight"], remaining)
         prompts = self.parts.prompts.take(room)
         for uid, _ in prompts:

@@ -17,7 +17,7 @@ CORE_VARIABLES = ("acc", "reward")
 
 @dataclass(frozen=True, slots=True)
 class SessionResult:
-    """The last output of one validation session: its values by variable."""
+    """The last output of one validation session: its values by variable; none for a session that failed."""
 
     data_source: str
     uid: str
@@ -77,11 +77,18 @@ def session_results(
     for uid, source in sources.items():
         for number in range(sessions):
             found = last.get((uid, str(number)))
-            values = {"reward": 0.0, "acc": 0.0} if found is None else found[1]
-            if found is not None and "acc" in values:
+            values = {} if found is None else found[1]
+            if "acc" in values:
                 values = values | {"acc_success_only": values["acc"]}
             results.append(SessionResult(source, uid, values))
-    return results
+    return with_failures_wrong(results)
+
+
+def with_failures_wrong(results: Sequence[SessionResult]) -> list[SessionResult]:
+    """Give a session without values 0 in the core variables of its source: ``reward``, and ``acc`` where others have it."""
+    judged = {result.data_source for result in results if "acc" in result.values}
+    wrong = {source: {"reward": 0.0} | ({"acc": 0.0} if source in judged else {}) for source in {r.data_source: None for r in results}}
+    return [result if result.values else SessionResult(result.data_source, result.uid, wrong[result.data_source]) for result in results]
 
 
 def summarise(results: Sequence[SessionResult], sessions: int) -> dict[str, float]:

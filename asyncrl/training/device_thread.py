@@ -1,4 +1,4 @@
-"""The one thread of a rank that touches its device: jobs run there one at a time, in the order they were given."""
+"""Where a rank touches its device: one thread, or the caller's own. Jobs run one at a time, in the order they were given."""
 
 import asyncio
 import contextvars
@@ -6,12 +6,30 @@ import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from types import FunctionType, MethodType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from asyncrl.errors import ActorDied
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class DeviceRunner(Protocol):
+    """Runs the device work of a rank: blocking functions, one at a time."""
+
+    async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call ``function`` after all jobs before it; return or raise what it does."""
+        ...
+
+
+class InlineDevice:
+    """Runs each function in the thread of the event loop, where a debugger finds its caller and the terminal."""
+
+    async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call ``function``; everybody else waits meanwhile."""
+        # Between two jobs the loop gets a turn, as it has while a thread works: requests must reach an engine that is busy.
+        await asyncio.sleep(0)
+        return function(*args, **kwargs)
 
 
 class _Job(Generic[T]):

@@ -60,6 +60,7 @@ ROLLOUT = Stage(
     ("prompts", "responses", "response_mask", "rollout_log_probs", "rollout_versions", "rm_scores", "reward_extra_info"),
 )
 OLD_LOG_PROB = Stage("old_log_prob", "policy", ("prompts", "responses", "response_mask", "rollout_log_probs"), ("old_log_probs",))
+BYPASS = Stage("bypass", "policy", ("rollout_log_probs",), ("old_log_probs",))
 REF_LOG_PROB = Stage("ref_log_prob", "reference", ("prompts", "responses"), ("ref_log_prob",))
 KL_IN_REWARD = Stage("kl_in_reward", "policy", ("response_mask", "rm_scores", "old_log_probs", "ref_log_prob"), ("token_level_rewards",))
 ADVANTAGES = Stage("advantages", "policy", ("response_mask",), ("advantages", "returns"))
@@ -71,6 +72,7 @@ GENERATIONS_SHOWN = Stage("generations", "controller", ("prompts", "responses"),
 STAGES: tuple[Stage, ...] = (
     ROLLOUT,
     OLD_LOG_PROB,
+    BYPASS,
     REF_LOG_PROB,
     KL_IN_REWARD,
     ADVANTAGES,

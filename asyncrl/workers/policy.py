@@ -21,7 +21,7 @@ from asyncrl.training.microbatch import MicroBatching
 from asyncrl.training.sharded import load_engine, save_engine
 from asyncrl.weight_sync.in_place import gather_flat
 from asyncrl.weight_sync.protocol import WeightSync
-from asyncrl.workers.fields import ADVANTAGES, KL_IN_REWARD, OLD_LOG_PROB, UPDATE, UPDATE_WITH_REFERENCE
+from asyncrl.workers.fields import ADVANTAGES, BYPASS, KL_IN_REWARD, OLD_LOG_PROB, UPDATE, UPDATE_WITH_REFERENCE
 from asyncrl.workers.meta import BatchMeta
 from asyncrl.workers.rank import Device, QueueWorker, mini_batch_rows
 
@@ -68,6 +68,12 @@ class PolicyWorker(QueueWorker):
         result, metrics = await self.device.thread.run(self._old_log_prob, batch, len(rows.keys), self.context.progress)
         await self.put(rows, OLD_LOG_PROB, result)
         return metrics
+
+    @endpoint
+    async def adopt_rollout_log_probs(self, rows: BatchMeta) -> None:
+        """Write ``old_log_probs`` as the engine gave them: the bypass of the pass above."""
+        batch = (await self.fetch(rows, BYPASS)).take(range(len(rows.keys)))
+        await self.put(rows, BYPASS, Batch(batch.keys, {"old_log_probs": batch.jagged("rollout_log_probs")}))
 
     @endpoint
     async def kl_in_reward(self, rows: BatchMeta, coefficient: float, name: str) -> RewardPenalty:

@@ -9,7 +9,7 @@ from asyncrl.runtime.actor import Actor, endpoint
 from asyncrl.runtime.messages import ActorAddress
 from asyncrl.tensors.batch import Batch, Field
 from asyncrl.tensors.jagged import Jagged
-from asyncrl.training.device_thread import DeviceThread
+from asyncrl.training.device_thread import DeviceRunner
 from asyncrl.transfer_queue.client import TransferQueue
 from asyncrl.transfer_queue.shard import QueueShard
 from asyncrl.workers.fields import Stage
@@ -18,9 +18,9 @@ from asyncrl.workers.meta import BatchMeta
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The one thread for device work and collectives, and how rows are padded on it."""
+    """Where device work and collectives run, and how rows are padded there."""
 
-    thread: DeviceThread
+    thread: DeviceRunner
     pad_token_id: int
 
 

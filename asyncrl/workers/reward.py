@@ -1,7 +1,7 @@
 """A CPU process that runs the user's reward function."""
 
 from asyncrl.rewards.load import load_reward
-from asyncrl.rewards.pool import WorkerPool
+from asyncrl.rewards.pool import InlinePool, WorkerPool
 from asyncrl.rewards.reward import score_all
 from asyncrl.runtime.actor import Actor, endpoint
 from asyncrl.trajectory import RewardItem, RewardResult
@@ -12,8 +12,10 @@ class RewardWorker(Actor):
 
     concurrency = 0
 
-    def __init__(self, path: str | None, name: str, reward_kwargs: dict[str, object], threads: int, seconds: float) -> None:
-        self._pool = WorkerPool(threads, seconds)
+    def __init__(
+        self, path: str | None, name: str, reward_kwargs: dict[str, object], threads: int, seconds: float, inline: bool = False
+    ) -> None:
+        self._pool = InlinePool() if inline else WorkerPool(threads, seconds)
         self._reward = load_reward(path, name, self._pool, reward_kwargs)
 
     async def on_stop(self) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from asyncrl.errors import RolloutError
 from asyncrl.rollout.engine import RolloutEngine
 from asyncrl.runtime.actor import Actor, endpoint
-from asyncrl.training.device_thread import DeviceThread
+from asyncrl.training.device_thread import DeviceRunner
 from asyncrl.trajectory import GenerateOutput, GenerateRequest
 
 
@@ -36,7 +36,7 @@ class RolloutWorker(Actor):
 
     concurrency = 0
 
-    def __init__(self, thread: DeviceThread, engine: RolloutEngine) -> None:
+    def __init__(self, thread: DeviceRunner, engine: RolloutEngine) -> None:
         self.thread, self.engine = thread, engine
         self._owners: dict[str, str] = {}
         self._ready: dict[str, Answers] = defaultdict(lambda: Answers([], []))

@@ -27,7 +27,6 @@ FIXED = {
     "algorithm.gamma": "grpo has no discount",
     "algorithm.lam": "grpo has no lambda",
     "algorithm.filter_groups.enable": "only off",
-    "runtime.interface": "only the loopback",
 }
 """Options with one allowed value: the schema refuses any other, so nothing has to read them."""
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from asyncrl import cli
+from asyncrl.bench.command import NAMES
 from asyncrl.config.load import load_config
 from tests.docs.pages import ROOT, Block, commands, of_language
 
 SECONDS = 30.0
-SHOWN = {"tail", "cat", "tensorboard", "."}
+SHOWN = {"tail", "cat", "tensorboard", ".", "head", "chmod"}
 """Commands that only look at files."""
 
 COMMANDS = [(block.place, line) for block in of_language("bash") for line in commands(block)]
@@ -74,6 +75,10 @@ def test_every_command_line_would_start(place: str, line: str, capsys: pytest.Ca
         assert cli.main(words[1:]) == 0, capsys.readouterr().err
     elif words[:2] == ["asyncrl", "train"] or (words[0] == "torchrun" and words[words.index("-m") + 1] == "asyncrl.launch"):
         assert load_config(options_of(line)).config.data.train_files
+    elif words[:2] == ["asyncrl", "export"]:
+        assert cli.command_line().parse_args(words[1:]).to
+    elif words[:2] == ["asyncrl", "bench"]:
+        assert words[2] in NAMES
     elif words[0] == "make":
         assert set(words[1:]) <= make_targets()
     elif words[:2] == ["python", "-m"]:

@@ -12,7 +12,7 @@ import threading
 from typing import Any
 from unittest import mock
 
-from asyncrl.launch import __main__ as launch, rank as launched
+from asyncrl.launch import __main__ as launch, roles
 from asyncrl.workers.policy import PolicyWorker
 
 
@@ -31,9 +31,9 @@ def main() -> int:
     """Entry of each rank."""
     mode, rank = sys.argv[1], os.environ["RANK"]
     if mode == "blocked" and rank == "0":
-        mock.patch.object(launched, "build_models", block).start()
+        mock.patch.object(roles, "build_models", block).start()
     if mode == "build" and rank == "1":
-        mock.patch.object(launched, "build_models", fail).start()
+        mock.patch.object(roles, "build_models", fail).start()
     if mode == "endpoint" and rank == "1":
         mock.patch.object(PolicyWorker, "_update", fail).start()
     return launch.main(sys.argv[2:])

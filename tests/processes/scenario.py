@@ -144,7 +144,6 @@ async def run_scenario(spec: dict[str, Any], session: Session) -> None:
     async with running(shipped.replay.run):
         trainer.digest = await stages.publish(0)
         for groups in spec["steps"]:
-            trainer.step += 1
             feeder = (
                 shipped.feeder if groups is None else ScriptedFeeder(session.cluster.queue, training_groups(session.loaded.config), groups)
             )

@@ -23,7 +23,7 @@ def test_an_exported_checkpoint_gives_the_logits_of_the_weights_that_were_traine
     assert main(["export", str(tmp_path / "run"), "--to", str(tmp_path / "model")]) == 0
     assert "after step 2" in capsys.readouterr().out
     exported = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
-    trained = AutoModelForCausalLM.from_config(exported.config).eval()
+    trained = AutoModelForCausalLM.from_config(exported.config).eval()  # type: ignore[no-untyped-call]
     trained.load_state_dict(load_file(tmp_path / "weights_2.safetensors"), strict=False)
     ids = torch.tensor([AutoTokenizer.from_pretrained(tmp_path / "model")("3+4=", add_special_tokens=False).input_ids])
     assert torch.equal(exported(ids).logits, trained(ids).logits)

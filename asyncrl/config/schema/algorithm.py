@@ -30,6 +30,13 @@ class FilterGroups(Section, frozen=True, kw_only=True):
     """Only off in this version."""
 
 
+class RolloutCorrection(Section, frozen=True, kw_only=True):
+    """What is done about the difference between the engine's log-probs and the trainer's."""
+
+    bypass_mode: bool = False
+    """Take the engine's log-probs as ``old_log_probs`` and save the pass that computes them."""
+
+
 class Algorithm(Section, frozen=True, kw_only=True):
     """From rewards to advantages."""
 
@@ -43,6 +50,8 @@ class Algorithm(Section, frozen=True, kw_only=True):
     """Estimator of that term."""
     kl_ctrl: KlControl = msgspec.field(default_factory=KlControl)
     """Weight of that term."""
+    rollout_correction: RolloutCorrection = msgspec.field(default_factory=RolloutCorrection)
+    """Engine against trainer."""
     gamma: One = 1.0
     """Discount; grpo has none."""
     lam: One = 1.0

@@ -1,5 +1,7 @@
 """The root of the configuration tree."""
 
+from typing import Literal
+
 import msgspec
 
 from asyncrl.config.schema.actor import Actor
@@ -45,6 +47,8 @@ class Config(Section, frozen=True, kw_only=True):
     """The queue."""
     runtime: Runtime = msgspec.field(default_factory=Runtime)
     """The actor runtime."""
+    debug: Literal["inline"] | None = None
+    """``inline``: one rank and every role in one process and one thread, so that a breakpoint works in any stage. asyncrl's own."""
 
     @property
     def need_reference(self) -> bool:

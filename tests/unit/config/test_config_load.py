@@ -28,7 +28,7 @@ def test_the_quickstart_is_the_recipe_it_names() -> None:
     assert (roles.actor.clip_low, roles.actor.clip_high, roles.actor.clip_ratio_c) == (0.2, 0.2, 3.0)
     assert (roles.actor.use_kl_loss, roles.actor.kl_loss_coef, roles.actor.kl_loss_type) == (True, 0.001, "low_var_kl")
     assert (roles.actor.entropy_coeff, roles.actor.optim.lr, roles.actor.optim.weight_decay) == (0.03, 3e-4, 0.01)
-    assert (config.trainer.total_training_steps, config.trainer.test_freq, config.trainer.n_gpus_per_node) == (130, 10, 2)
+    assert (config.trainer.total_training_steps, config.trainer.test_freq, config.trainer.n_gpus_per_node) == (100, 10, 2)
     assert (config.transfer_queue.shards, roles.rollout.agent.num_workers, config.reward.num_workers) == (2, 1, 1)
     assert config.data.train_files == ("pkg://asyncrl.quickstart/add1/prompts.jsonl",)
 
@@ -197,3 +197,16 @@ def test_a_package_path_is_found_without_importing_the_package(tmp_path: Path, m
 def test_a_package_path_that_leads_nowhere_is_refused(path: str) -> None:
     with pytest.raises(ConfigError, match="pkg://"):
         resolve_path(path)
+
+
+def test_debug_inline_takes_one_rank_and_says_so() -> None:
+    loaded = load_config(["config=quickstart", "debug=inline"])
+    assert (loaded.config.debug, loaded.config.trainer.nnodes, loaded.config.trainer.n_gpus_per_node) == ("inline", 1, 1)
+    assert "debug=inline runs one rank: trainer.n_gpus_per_node=2 is taken as 1" in loaded.notices
+    assert loaded.resolved["trainer"]["n_gpus_per_node"] == 1
+    assert load_config(["config=quickstart", "debug=inline", "trainer.n_gpus_per_node=1"]).notices == []
+
+
+def test_debug_takes_nothing_else() -> None:
+    with pytest.raises(ConfigError, match=r"debug: got 'outline'; .*inline"):
+        load_config(["config=quickstart", "debug=outline"])

@@ -69,7 +69,6 @@ WRONG = [
     ("data.val_files=[]", "trainer.test_freq", "-1"),
     ("reward.timeout=0", "reward.timeout", "> 0"),
     ("runtime.interface=0.0.0.0", "runtime.interface", "127.0.0.1"),
-    ("runtime.port_range=[9,3]", "runtime.port_range", "first <= last"),
     ("trainer.use_v1=false", "trainer.use_v1", "V1"),
     ("model_engine=megatron", "model_engine", "FSDP2"),
     ("transfer_queue.enable=false", "transfer_queue.enable", "TransferQueue"),

@@ -34,7 +34,7 @@ DIFFERENT: dict[str, Any] = {
     "trainer.device": None,
     "trainer.default_local_dir": None,
 }
-OURS = {"trainer.seed": 1, "runtime.interface": "127.0.0.1", "runtime.port_range": None, "runtime.deadline": 30.0, "runtime.silence": 600.0}
+OURS = {"trainer.seed": 1, "runtime.interface": "127.0.0.1", "runtime.silence": 600.0, "debug": None}
 
 
 @pytest.mark.parametrize("name", [name for name in options() if name not in OURS])

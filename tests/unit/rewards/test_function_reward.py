@@ -1,7 +1,9 @@
 """Reward functions of every callable kind, their faults, and their deadlines."""
 
 import asyncio
+import bdb
 import functools
+import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -11,7 +13,7 @@ import pytest
 
 from asyncrl.errors import ConfigError, RewardError
 from asyncrl.rewards.function import FunctionReward, function_name
-from asyncrl.rewards.pool import WorkerPool
+from asyncrl.rewards.pool import InlinePool, WorkerPool
 from asyncrl.rewards.reward import score_all
 from asyncrl.trajectory import RewardItem, RewardResult
 
@@ -213,3 +215,31 @@ async def test_the_pool_raises_what_the_call_raises_and_its_own_error_when_it_ov
         await pool.run(release.wait)
     release.set()
     pool.close()
+
+
+async def test_inline_rewards_run_in_the_thread_of_the_loop_and_a_fault_is_still_data() -> None:
+    threads: list[threading.Thread] = []
+
+    def judge(solution_str: str, **rest: object) -> float:
+        threads.append(threading.current_thread())
+        return float(solution_str)
+
+    results = await score_all(FunctionReward(judge, InlinePool()), [item("7"), item("no number"), item("8")])
+    assert [result.score for result in results] == [7.0, None, 8.0]
+    assert results[1].error.startswith("ValueError")
+    assert threads == [threading.current_thread()] * 3
+
+
+async def test_leaving_the_debugger_in_a_reward_is_ctrl_c_once_and_no_further_answer_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    signals: list[int] = []
+    calls: list[str] = []
+    monkeypatch.setattr(signal, "raise_signal", signals.append)
+
+    def judge(solution_str: str, **rest: object) -> float:
+        calls.append(solution_str)
+        raise bdb.BdbQuit
+
+    results = await score_all(FunctionReward(judge, InlinePool()), [item("7"), item("8")])
+    assert [result.error for result in results] == ["BdbQuit: ", "BdbQuit: "]
+    assert calls == ["7"]
+    assert signals == [signal.SIGINT]

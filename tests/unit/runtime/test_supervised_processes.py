@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from asyncrl.errors import ActorDied, WireError
-from asyncrl.runtime import ActorSystem, ProcessSpec, RealHost, SupervisorClient, encode
+from asyncrl.errors import ActorDied, Undeliverable, WireError
+from asyncrl.runtime import ActorRef, ActorSystem, ProcessSpec, RealHost, SupervisorClient, encode
 from tests.unit.runtime.conftest import ROOT, Job
 from tests.unit.runtime.runtime_actors import Block, Broken, Caller, Counter, Exits, Graceful, Never, Slow
 
@@ -55,6 +55,43 @@ async def test_a_child_serves_calls_in_a_process_of_its_own(job: Job) -> None:
     shown = " ".join(child.cmdline()) + str(child.environ())
     assert job.client.token.hex() not in shown
     assert repr(job.client.token) not in shown
+
+
+async def test_children_of_a_job_on_several_nodes_listen_at_a_tcp_port_of_the_interface_alone(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", ROOT)
+    client = SupervisorClient.start(
+        host=RealHost(), folder=folder, log_folder=str(tmp_path), attempt="a1", env_allow=["PYTHONPATH"], interface="127.0.0.1", name="s-1"
+    )
+    client.attach_loop(lambda death: None)
+    async with ActorSystem.bind("rank0", "tcp://127.0.0.1:*", host=RealHost(), attempt="a1", token=client.token) as system:
+        system.attach(client)
+        ref = await system.spawn(Counter, 5, name="counter", process="child-0")
+        assert ref.address.endpoint.startswith("tcp://127.0.0.1:")
+        assert await ref.call(Counter.add, 2) == 7
+        child = psutil.Process(client.pid_of("child-0"))
+        assert {seen.laddr.ip for seen in child.net_connections("inet") if seen.status == psutil.CONN_LISTEN} == {"127.0.0.1"}
+        assert "asyncrl:s-1" in psutil.Process(client.pid).cmdline()
+        async with ActorSystem.bind("stranger", "tcp://127.0.0.1:*", host=RealHost(), attempt="a1", token=b"x" * 32) as stranger:
+            with pytest.raises(Undeliverable, match="the job token differs"):
+                await stranger.ref(ref.address, Counter).call(Counter.add, 1)
+    await client.stop(grace=2.0)
+    assert {"s-1.log", "child-0.log"} <= set(os.listdir(tmp_path))
+
+
+async def test_a_farewell_gives_every_caller_the_cause(folder: str) -> None:
+    async with ActorSystem.bind("caller", f"ipc://{folder}/a.sock", host=RealHost()) as caller:
+        callee = ActorSystem.bind("callee", f"ipc://{folder}/b.sock", host=RealHost())
+        await callee.spawn(Slow, name="slow")
+        ref: ActorRef[Slow] = caller.ref(callee.address("slow"), Slow)
+        call = asyncio.ensure_future(ref.call(Slow.hang))
+        await ref.call(Slow.has_started)
+        callee.farewell("left: the disk is full")
+        with pytest.raises(ActorDied) as caught:
+            await call
+        assert (caught.value.name, caught.value.cause) == ("callee", "left: the disk is full")
+        await callee.close()
 
 
 async def test_children_reach_one_another_and_see_only_allowed_variables(job: Job) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from asyncrl.trainer.validation import SessionResult, summarise
+from asyncrl.trainer.batch import KVBatchMeta
+from asyncrl.trainer.validation import SessionResult, session_results, summarise
 
 
 def results(source: str, name: str, by_uid: dict[str, list[float]]) -> list[SessionResult]:
@@ -38,3 +39,29 @@ def test_one_session_a_prompt_has_no_pass_at_n() -> None:
 
 def test_nothing_validated_gives_no_numbers() -> None:
     assert summarise([], sessions=16) == {}
+
+
+def batch(*rows: tuple[str, str, int, float]) -> KVBatchMeta:
+    tags = tuple({"uid": uid, "session": session, "index": index, "score": score} for uid, session, index, score in rows)
+    return KVBatchMeta("val", ("a",), tuple(f"{tag['uid']}_{tag['session']}_{tag['index']}" for tag in tags), tags, (0,) * len(tags), 1)
+
+
+def test_only_the_last_output_of_a_session_counts() -> None:
+    found = session_results(batch(("a", "0", 0, 0.0), ("a", "0", 1, 1.0)), [{"acc": 0.0}, {"acc": 1.0}], {"a": "s"}, sessions=1)
+    assert summarise(found, 1)["val-core/s/acc/mean@1"] == 1.0
+
+
+def test_a_failed_session_counts_as_wrong_beside_the_accuracy_of_those_that_did_not_fail() -> None:
+    found = session_results(batch(("a", "0", 0, 1.0)), [{"acc": 1.0}], {"a": "s"}, sessions=2)
+    numbers = summarise(found, 2)
+    assert numbers["val-core/s/acc/mean@2"] == 0.5
+    assert numbers["val-aux/s/acc_success_only/mean@2"] == 1.0
+
+
+def test_a_failed_session_of_a_source_without_accuracy_is_a_reward_of_zero() -> None:
+    found = session_results(batch(("a", "0", 0, 0.8)), [{}], {"a": "s"}, sessions=2)
+    assert summarise(found, 2) == {"val-core/s/reward/mean@2": 0.4, "val-aux/s/pass@2": 0.0}
+
+
+def test_a_source_of_failures_alone_has_a_reward_of_zero() -> None:
+    assert summarise(session_results(batch(), [], {"a": "s"}, sessions=1), 1) == {"val-core/s/reward/mean@1": 0.0}

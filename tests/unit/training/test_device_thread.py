@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from asyncrl.errors import ActorDied
-from asyncrl.training.device_thread import DeviceThread
+from asyncrl.training.device_thread import DeviceThread, InlineDevice
 
 
 @pytest.fixture
@@ -82,3 +82,28 @@ async def test_close_answers_what_has_not_started(device: DeviceThread) -> None:
         await device.run(len, "")
     release.set()
     assert await running == "done"
+
+
+async def test_inline_jobs_run_in_the_callers_thread_in_the_order_given_and_the_loop_turns_between_them() -> None:
+    seen: list[object] = []
+
+    def job(number: int, *, name: str) -> str:
+        seen.append(number)
+        asyncio.get_running_loop().call_soon(seen.append, f"turn after {number}")
+        return f"{name} on {threading.current_thread().name}"
+
+    async def two() -> None:
+        device = InlineDevice()
+        assert await device.run(job, 0, name="job") == f"job on {threading.current_thread().name}"
+        await device.run(job, 1, name="job")
+
+    await two()
+    assert seen == [0, "turn after 0", 1]
+
+
+async def test_an_inline_error_is_raised_at_its_caller() -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("here")
+
+    with pytest.raises(ZeroDivisionError, match="here"):
+        await InlineDevice().run(broken)

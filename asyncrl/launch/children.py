@@ -1,0 +1,23 @@
+"""The supervisor of this node, as the launcher starts it."""
+
+from asyncrl.launch.environment import Place
+from asyncrl.launch.run_folder import RunFolder
+from asyncrl.runtime.host import Host
+from asyncrl.runtime.supervisor import SupervisorClient
+
+CHILD_ENVIRONMENT = ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THREADS", "HF_HUB_OFFLINE", "TZ")
+"""What agents, rewards and shards may see of this environment: no token, no credential."""
+
+
+def start_supervisor(host: Host, place: Place, folder: RunFolder, sockets: str, token: bytes, interface: str) -> SupervisorClient:
+    """Start it; its children listen in ``sockets``, on several nodes at tcp ports of ``interface``."""
+    return SupervisorClient.start(
+        host=host,
+        folder=sockets,
+        log_folder=str(folder.logs),
+        attempt=str(place.attempt),
+        env_allow=CHILD_ENVIRONMENT,
+        token=token,
+        interface=interface if place.several_nodes else "",
+        name=f"supervisor-{place.node}" if place.several_nodes else "supervisor",
+    )

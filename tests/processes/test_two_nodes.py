@@ -1,0 +1,142 @@
+"""Two nodes on loopback: the quickstart learns as on one, nothing listens elsewhere, and no end of a part leaves the other waiting."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from asyncrl.observe.curve import read_metrics
+from tests.processes.invariants import check_invariants, training_steps
+from tests.processes.launching import ROOT, environment, run_quickstart
+from tests.processes.live_run import TINY
+from tests.processes.two_nodes import free_port, make_key, two_nodes
+
+LIMIT = 30.0
+"""Three times the promise."""
+
+THREE = ("trainer.total_training_steps=3", "trainer.test_freq=-1", "actor_rollout_ref.rollout.full_determinism=true")
+
+
+@pytest.mark.timeout(300)
+def test_the_quickstart_trains_on_two_nodes_as_on_one_and_listens_on_the_loopback_alone(tmp_path: Path) -> None:
+    key = make_key(tmp_path / "key")
+    with two_nodes(tmp_path, [key, key], *THREE) as nodes:
+        node_0, node_1 = nodes.leader()
+        job = {process.pid for process in nodes.processes()}
+        # torchrun's agents host the store; nothing of ours is in them.
+        heard = [seen for seen in psutil.net_connections("tcp") if seen.pid in job and seen.status == psutil.CONN_LISTEN]
+        on_node = {name: node for node in (node_0, node_1) for name in ("shard-0", "shard-1", "agent-0", "reward-0") if found(node, name)}
+        shown = [f"{process.cmdline()} {process.environ()}" for process in nodes.processes() if "RANK" not in process.environ()]
+        took = nodes.seconds_to_end(60.0)
+        print(f"ended {took:.1f} s after the first step")
+        assert [agent.process.returncode for agent in nodes.agents] == [0, 0], nodes.output()
+        nodes.check_nothing_left()
+    assert len(heard) >= 6
+    assert {address.ip for address in (seen.laddr for seen in heard) if address} == {"127.0.0.1"}
+    assert {name for name, node in on_node.items() if node is node_1} == {"shard-1"}
+    assert len(on_node) == 4
+    assert len(shown) == 6
+    assert not any("ASYNCRL_KEY_FILE" in text or key.read_bytes().hex() in text or str(key) in text for text in shown)
+    records = read_metrics(tmp_path / "run")
+    assert [record["step"] for record in training_steps(records)] == [1, 2, 3]
+    check_invariants(records)
+    logs = {path.name for path in (tmp_path / "run" / "logs").iterdir()}
+    assert {"rank0.log", "rank1.log", "supervisor-0.log", "supervisor-1.log", "shard-0.log", "shard-1.log", "agent-0.log"} <= logs
+    run_quickstart(tmp_path / "one", *THREE)
+    alone = read_metrics(tmp_path / "one")
+    name = "actor/by_update/loss"
+    assert training_steps(records)[0][name] == pytest.approx(training_steps(alone)[0][name], abs=1e-5)
+
+
+def found(node: object, name: str) -> bool:
+    """Whether a child of this name runs on a node."""
+    try:
+        return bool(node.pid_of(name))  # type: ignore[attr-defined]
+    except LookupError:
+        return False
+
+
+VICTIMS = {
+    "rank 1": (1, "rank 1 on node 1"),
+    "the torchrun agent": (0, "the torchrun agent on node 0"),
+    "shard-1": (1, "shard-1 on node 1"),
+}
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_killed_process_ends_both_nodes_and_is_named_with_its_node(victim: str, tmp_path: Path) -> None:
+    home, words = VICTIMS[victim]
+    key = make_key(tmp_path / "key")
+    with two_nodes(tmp_path, [key, key], *TINY, "trainer.total_training_steps=5000") as nodes:
+        pair = nodes.leader()
+        pid = pair[home].pid_of(victim)
+        os.kill(pid, signal.SIGKILL)
+        took = nodes.seconds_to_end(LIMIT)
+        print(f"kill -9 of {words}: all gone on both nodes after {took:.2f} s")
+        assert all(agent.process.returncode != 0 for agent in nodes.agents)
+        cause = f"{words} (pid {pid}) died"
+        # A node whose only rank was killed has nobody left to speak; the other one names it.
+        speaking = pair[:1] if victim == "rank 1" else pair
+        for node in speaking:
+            assert node.own_lines[0].startswith(f"asyncrl: {cause}"), nodes.output()
+        assert pair[0].first_cause.startswith(cause)
+        nodes.check_nothing_left()
+
+
+@pytest.mark.timeout(150)
+def test_different_keys_are_named_on_both_nodes(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with two_nodes(tmp_path, [make_key(tmp_path / "a"), make_key(tmp_path / "b")], *TINY) as nodes:
+        nodes.seconds_to_end(90.0)
+        print(f"refused after {time.monotonic() - began:.1f} s")
+        assert all(agent.process.returncode != 0 for agent in nodes.agents)
+        for agent in nodes.agents:
+            assert agent.own_lines[0].startswith("asyncrl: ASYNCRL_KEY_FILE: got 'another key'; rank "), nodes.output()
+        nodes.check_nothing_left()
+
+
+@pytest.mark.parametrize("given", ["", "open", "short"])
+def test_a_wrong_key_file_is_refused_before_torch_is_imported(given: str, tmp_path: Path) -> None:
+    key = make_key(tmp_path / "open")
+    key.chmod(0o644)
+    make_key(tmp_path / "short").write_bytes(b"31 bytes are one too few for us")
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "2"}
+    place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "ASYNCRL_KEY_FILE": str(tmp_path / given) if given else ""}
+    command = [sys.executable, "-X", "importtime", "-m", "asyncrl.launch", "config=quickstart", "trainer.nnodes=2"]
+    command += ["trainer.n_gpus_per_node=1", f"trainer.default_local_dir={tmp_path / 'run'}"]
+    began = time.monotonic()
+    with subprocess.Popen(command, cwd=ROOT, env=environment() | place, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        seen = []
+        for line in process.stderr:
+            seen.append(line)
+            if line.startswith("asyncrl:"):
+                break
+        process.kill()
+    print(f"refused after {time.monotonic() - began:.1f} s")
+    assert seen[-1].startswith("asyncrl: ASYNCRL_KEY_FILE: got "), "".join(seen[-20:])
+    assert "key" in seen[-1]
+    imported = {line.rpartition("|")[2].strip() for line in seen if line.startswith("import time:")}
+    assert "msgspec" in imported
+    assert "torch" not in imported
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.timeout(150)
+def test_a_node_without_a_key_is_refused_and_the_other_one_says_so(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with two_nodes(tmp_path, [make_key(tmp_path / "key"), None], *TINY) as nodes:
+        nodes.seconds_to_end(90.0)
+        print(f"refused after {time.monotonic() - began:.1f} s")
+        with_key, without = nodes.agents
+        assert len(without.own_lines) == 1, nodes.output()
+        assert "ASYNCRL_KEY_FILE: got None; several nodes need a key file" in without.own_lines[0]
+        assert "head -c 32 /dev/urandom" in without.own_lines[0]
+        assert "refuses to start: ASYNCRL_KEY_FILE" in with_key.own_lines[0], nodes.output()
+        nodes.check_nothing_left()
