@@ -32,6 +32,7 @@ def main(arguments: Sequence[str], controller: "Controller | None" = None) -> in
     parent = os.getppid()
     guard = Guard(parent)
     guard.catch_signals()
+    place = None
     try:
         check_platform()
         place = Place.read(os.environ)
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str], controller: "Controller | None" = None) -> in
             preflight(loaded.config)
         folder = RunFolder.open(loaded.config, place, RealHost().wall_time()) if place.rank == 0 else None
     except (ConfigError, DataError) as error:
-        return _refused(error)
+        return _refused(error, place)
     guard.folder = folder
     if place.several_nodes:
         guard.place, guard.speaks = place.here, place.local_rank == 0
@@ -54,17 +55,17 @@ def main(arguments: Sequence[str], controller: "Controller | None" = None) -> in
     return _run(loaded, place, key, guard, controller)
 
 
-def _refused(error: ConfigError | DataError) -> int:
+def _refused(error: ConfigError | DataError, place: Place | None) -> int:
     """Say what is wrong, once on each node, which has a terminal of its own."""
-    several = os.environ.get("GROUP_WORLD_SIZE", "1") != "1"
+    several = place is not None and place.several_nodes
     if os.environ.get("LOCAL_RANK" if several else "RANK", "0") != "0":
         # All ranks find the same. The first says it, and then torchrun ends this one; the first to exit would silence the others.
         time.sleep(RANK_0_SECONDS)
     code = refuse(error)
-    if several:
+    if place is not None and several:
         from asyncrl.launch.meeting import post_refusal  # imports torch
 
-        post_refusal(Place.read(os.environ), str(error))
+        post_refusal(place, str(error))
         os._exit(EXIT_CONFIG)
     return code
 

@@ -151,11 +151,13 @@ class Interrupts:
     """Signals cancel the main task, which has ``LEAVE_SECONDS`` to close its files; a second signal ends the process at once."""
 
     LEAVE_SECONDS = 5.0
-    SETTLE_SECONDS = 0.1
-    """The kernel may signal a parent's death before the parent, a process of many threads, can be seen to be dead."""
+    SETTLE_SECONDS = 0.5
+    """How long SIGTERM waits for an explanation: when the parent dies, the kernel sends it for the end of each of its threads, and
+    only the last one makes the parent dead for its pidfd."""
 
     def __init__(self, guard: Guard) -> None:
         self.caught: signal.Signals | None = None
+        self._stopping = False
         self._guard = guard
         self._loop = asyncio.get_running_loop()
         task = asyncio.current_task()
@@ -166,13 +168,17 @@ class Interrupts:
 
     def _interrupt(self, number: signal.Signals) -> None:
         """torchrun also signals the ranks when one of them has ended: then that is the cause, and not the signal."""
-        if self.caught is not None:
+        if self._stopping:
+            assert self.caught is not None
             first = self._guard.stopped(self.caught)
             self._guard.end(self._guard.death() or self._guard.failure or first, SIGNAL_EXITS[self.caught])
+        if self.caught is not None:
+            return
         self.caught = number
-        self._loop.call_later(self.SETTLE_SECONDS, self._stop, number)
+        self._loop.call_later(self.SETTLE_SECONDS if number == signal.SIGTERM else 0.0, self._stop, number)
 
     def _stop(self, number: signal.Signals) -> None:
+        self._stopping = True
         cause, code = self._guard.stopped(number), SIGNAL_EXITS[number]
         if explained := self._guard.death() or self._guard.failure:
             self._guard.end(explained, code)

@@ -33,7 +33,12 @@ def run_scenario(folder: Path, ranks: int, steps: list[Any], *options: str) -> l
 
 def run_quickstart(folder: Path, *options: str) -> str:
     """Run ``asyncrl train config=quickstart`` into a run folder to its end; return what it printed."""
-    command = [sys.executable, "-m", "asyncrl.cli", "train", "config=quickstart", f"trainer.default_local_dir={folder}", *options]
+    return run_train("config=quickstart", f"trainer.default_local_dir={folder}", *options)
+
+
+def run_train(*options: str) -> str:
+    """Run ``asyncrl train`` to its end; return what it printed."""
+    command = [sys.executable, "-m", "asyncrl.cli", "train", *options]
     result = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=1100)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
     return result.stdout

@@ -23,7 +23,7 @@ from asyncrl.trainer.stages import Stages
 from asyncrl.trainer.trainer import Trainer
 from asyncrl.workers.meta import BatchMeta
 
-POINTS = ("generating", "learning", "saving", "saved", "synced")
+POINTS = ("generating", "learning", "saving", "saved", "synced", "interrupted")
 
 
 def die() -> None:
@@ -76,6 +76,8 @@ class MortalStages(Stages):
         return moves
 
     async def publish(self, version: int) -> str:
+        if self.fate.meets("interrupted"):
+            os.kill(os.getpid(), signal.SIGINT)
         if self.fate.meets("saved"):
             die()
         digest = await Stages.publish(self, version)

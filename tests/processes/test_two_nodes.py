@@ -1,5 +1,6 @@
 """Two nodes on loopback: the quickstart learns as on one, nothing listens elsewhere, and no end of a part leaves the other waiting."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from asyncrl import cli
 from asyncrl.observe.curve import read_metrics
 from tests.processes.invariants import check_invariants, training_steps
 from tests.processes.launching import ROOT, environment, run_quickstart
@@ -20,6 +22,19 @@ LIMIT = 30.0
 """Three times the promise."""
 
 THREE = ("trainer.total_training_steps=3", "trainer.test_freq=-1", "actor_rollout_ref.rollout.full_determinism=true")
+
+
+TWO = ("config=quickstart", "trainer.nnodes=2", "trainer.n_gpus_per_node=1")
+
+
+def test_plan_places_the_processes_and_train_says_what_to_start_on_each_node(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "--json", *TWO]) == 0
+    planned = json.loads(capsys.readouterr().out)["processes"]
+    assert {process["name"] for process in planned if process["node"] == 1} == {"rank-1", "supervisor-1", "shard-1"}
+    assert cli.main(["train", *TWO]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "trainer.nnodes: got 2; start on each node: torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d" in line
+    assert line.endswith(f"-m asyncrl.launch {' '.join(TWO)}")
 
 
 @pytest.mark.timeout(300)
