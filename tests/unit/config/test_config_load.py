@@ -162,7 +162,7 @@ VERL_LINES = {
     "wandb": ('trainer.logger=["console","wandb"]', "trainer.logger"),
     "lora": (f"{R}.model.lora_rank=64 {R}.model.lora_alpha=32", f"{R}.model.lora_rank"),
     "megatron dtype": (f"+{R}.actor.fsdp_config.mixed_precision.reduce_dtype=bf16", f"{R}.actor.fsdp_config.mixed_precision.reduce_dtype"),
-    "correction": ("algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.bypass_mode"),
+    "correction": ("algorithm.rollout_correction.rollout_is=token", "algorithm.rollout_correction.rollout_is"),
     "reward model": ("reward.reward_model.enable=True reward.reward_model.rollout.name=vllm", "reward.reward_model.enable"),
     "distillation": ("distillation.enabled=True distillation.nnodes=1", "distillation.enabled"),
     "profiler": (f"{R}.actor.profiler.enable=True {R}.actor.profiler.ranks=[0]", f"{R}.actor.profiler.enable"),
