@@ -82,7 +82,12 @@ def start(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
         command += ["reward.custom_reward_function.path=reward.py", *options]
         variables = {**environment(), "PYTHONPATH": f"{tmp_path}:{ROOT}", **variables}
         pipe = subprocess.PIPE
-        run = subprocess.Popen(command, cwd=tmp_path, env=variables, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        # A test run in the background of a shell hands an ignored SIGINT down; a user's terminal does not.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            run = subprocess.Popen(command, cwd=tmp_path, env=variables, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        finally:
+            signal.signal(signal.SIGINT, before)
         runs.append(run)
         return run
 

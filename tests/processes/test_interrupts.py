@@ -14,7 +14,7 @@ LIMIT = 30.0
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.faults)], ids=lambda number: number.name)
 def test_a_signal_to_the_foreground_group_ends_the_job_and_is_named(number: signal.Signals, tmp_path: Path) -> None:
     with live_run(tmp_path, "trainer.total_training_steps=5000") as run:
         run.wait_for_step()
@@ -26,6 +26,7 @@ def test_a_signal_to_the_foreground_group_ends_the_job_and_is_named(number: sign
         run.check_nothing_left()
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(120)
 def test_an_interrupt_reaches_a_rank_that_is_blocked_on_its_device_thread(tmp_path: Path) -> None:
     with live_run(tmp_path, command=torchrun(2, "tests.processes.failing_rank", "blocked")) as run:

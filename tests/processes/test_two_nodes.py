@@ -84,7 +84,7 @@ VICTIMS = {
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("victim", ["rank 1", *(pytest.param(name, marks=pytest.mark.faults) for name in VICTIMS if name != "rank 1")])
 def test_a_killed_process_ends_both_nodes_and_is_named_with_its_node(victim: str, tmp_path: Path) -> None:
     home, words = VICTIMS[victim]
     key = make_key(tmp_path / "key")
@@ -104,6 +104,7 @@ def test_a_killed_process_ends_both_nodes_and_is_named_with_its_node(victim: str
         nodes.check_nothing_left()
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(150)
 def test_different_keys_are_named_on_both_nodes(tmp_path: Path) -> None:
     began = time.monotonic()
@@ -143,6 +144,7 @@ def test_a_wrong_key_file_is_refused_before_torch_is_imported(given: str, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(150)
 def test_a_node_without_a_key_is_refused_and_the_other_one_says_so(tmp_path: Path) -> None:
     began = time.monotonic()
