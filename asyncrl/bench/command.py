@@ -29,7 +29,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of tables")
     parser.add_argument("--peer-python", metavar="PATH", help="step: an interpreter that has TRL, to be measured in the same rounds")
     given = parser.parse_args(arguments)
-    benches = NAMES | {"step": partial(step, work=StepWork(peer_python=given.peer_python))}
+    benches = dict(NAMES)
+    if given.peer_python:
+        benches["step"] = partial(step, work=StepWork(peer_python=given.peer_python))
     try:
         for name in NAMES if given.name == ALL else [given.name]:
             show(measured(name, benches[name]), given.json)
