@@ -77,7 +77,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(capsys: pytest.CaptureFi
     with pytest.raises(SystemExit) as ended:
         command.main(["speed"])
     assert ended.value.code == 2
-    assert "'rpc', 'queue', 'all'" in capsys.readouterr().err
+    assert "'rpc', 'queue', 'step', 'all'" in capsys.readouterr().err
 
 
 def test_a_reference_that_cannot_start_ends_the_benchmark() -> None:
