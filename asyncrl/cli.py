@@ -1,6 +1,7 @@
 """The command line of asyncrl: train, plan, export, bench.
 
-Exit codes: 0 done, 1 the run failed, 2 a wrong configuration or command line, 130 interrupted.
+Exit codes: 0 done, 1 the run failed, 2 a wrong configuration or command line, 130 interrupted. Once `train` has become
+torchrun, the code is torchrun's: 0, or 1 whatever ended the run.
 """
 
 import argparse
