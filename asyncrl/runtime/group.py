@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from asyncrl.runtime.plan import plan_of
 from asyncrl.runtime.ref import ActorRef
@@ -27,11 +27,19 @@ class ActorGroup(Generic[A]):
     def __len__(self) -> int:
         return len(self.refs)
 
-    async def call_all(self, method: Callable[Concatenate[A, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> list[R]:
+    @overload
+    async def call_all(self, method: Callable[Concatenate[A, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> list[R]: ...
+    @overload
+    async def call_all(self, method: Callable[Concatenate[A, P], R], *args: P.args, **kwargs: P.kwargs) -> list[R]: ...
+    async def call_all(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
         """Every member with the same arguments; results in member order. The first failure cancels the rest."""
         return await self._call(method, [(args, kwargs)] * len(self.refs))
 
-    async def call_each(self, method: Callable[..., Awaitable[R]], per_member_args: Sequence[tuple[Any, ...]]) -> list[R]:
+    @overload
+    async def call_each(self, method: Callable[..., Awaitable[R]], per_member_args: Sequence[tuple[Any, ...]]) -> list[R]: ...
+    @overload
+    async def call_each(self, method: Callable[..., R], per_member_args: Sequence[tuple[Any, ...]]) -> list[R]: ...
+    async def call_each(self, method: Callable[..., Any], per_member_args: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Member i with ``per_member_args[i]``; results in member order. The first failure cancels the rest."""
         if len(per_member_args) != len(self.refs):
             raise ValueError(f"{len(self.refs)} members, arguments for {len(per_member_args)}")

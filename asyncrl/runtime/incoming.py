@@ -24,7 +24,7 @@ class Incoming:
     def __init__(self, site: Site, link: Link, gone: "Callable[[Incoming], None]") -> None:
         self._site, self._link, self._gone = site, link, gone
         self.host, self.waits = site.host, site.waits
-        self.process = ""
+        self.process, self.generation = "", 0
         self._calls: dict[int, Invocation] = {}
         self._closed = False
 
@@ -57,7 +57,7 @@ class Incoming:
         if reason or self.process:
             self._refuse(reason or "a second hello")
             return
-        self.process = hello.process
+        self.process, self.generation = hello.process, hello.generation
         self.send(Welcome(self._site.identity.process, self._site.identity.generation), ())
 
     def _refuse(self, reason: str) -> None:
@@ -75,7 +75,23 @@ class Incoming:
             self.send(describe(call.id, error), ())
             return
         self._calls[call.id] = invocation
+        if call.operation and self._repeats(call, invocation):
+            return
         invocation.mailbox.submit(invocation)
+
+    def _repeats(self, call: Call, invocation: Invocation) -> bool:
+        """Whether an idempotent call has been here before: then it gets the first one's answer."""
+        key, effects = (self.process, self.generation, call.operation), invocation.mailbox.effects
+        known, running = effects.answer(key), effects.running(key)
+        if known is not None:
+            self.finished(call.id, msgspec.structs.replace(known.message, id=call.id), known.frames)
+        elif running is not None:
+            self._calls[call.id] = running
+            running.repeat(self, call.id)
+        else:
+            invocation.key = key
+            effects.began(key, invocation)
+        return invocation.key is None
 
     def _invocation(self, call: Call, frames: Sequence[memoryview]) -> Invocation:
         mailbox = self._site.mailboxes.get(call.actor)
@@ -105,12 +121,13 @@ class Incoming:
         self._link.send([ENCODER.encode(message), *frames])
 
     def lost(self, cause: str) -> None:
-        """The caller is gone: its calls stop, unanswered."""
+        """The caller is gone: its calls stop, unanswered. An idempotent one goes on: it may come again and ask for its answer."""
         calls = list(self._calls.values())
         self._calls.clear()
         self._end()
         for call in calls:
-            call.cancel()
+            if call.key is None:
+                call.cancel()
 
     def close(self, cause: str) -> None:
         """This process leaves: every call that is left is answered."""

@@ -10,8 +10,10 @@ import msgspec
 
 from asyncrl.errors import ActorDied
 from asyncrl.runtime.actor import CURRENT_CALL
+from asyncrl.runtime.effects import OperationKey
 from asyncrl.runtime.failures import describe
 from asyncrl.runtime.messages import Accepted, Call, Message, Progress, Reply, StreamEnd, StreamItem
+from asyncrl.runtime.shapes import Buffer
 from asyncrl.runtime.tasks import to_its_end
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ class Invocation:
     """A call that was accepted. It is answered exactly once, unless its caller is gone."""
 
     __slots__ = (
+        "_again",
+        "_begun",
+        "_cancelled",
         "_credit",
         "_last_progress",
         "_loop",
@@ -37,6 +42,7 @@ class Invocation:
         "frames",
         "host",
         "incoming",
+        "key",
         "label",
         "mailbox",
         "plan",
@@ -52,7 +58,10 @@ class Invocation:
         self.caller, self.trace = incoming.process, call.trace
         self.expires = self.host.clock() + call.deadline if call.deadline else None
         self.task: asyncio.Task[None] | None = None
-        self.label = f"{mailbox.name}.{plan.name}"
+        self.label = mailbox.labels[plan.name]
+        self.key: OperationKey | None = None
+        self._again: list[tuple[Incoming, int]] = []
+        self._begun = self._cancelled = False
         self._loop = asyncio.get_running_loop()
         self._method: Callable[..., Any] = mailbox.methods[plan.name]
         self._credit = call.credit
@@ -62,7 +71,11 @@ class Invocation:
     async def run(self) -> None:
         """Serves the call; every way out answers it."""
         CURRENT_CALL.set(self)
+        self._begun = True
         try:
+            if self._cancelled:
+                self._answer(describe(self.call.id, self._ended_error()))
+                return
             if self.expires is not None and self.host.clock() >= self.expires:
                 # Its caller has given up while it waited; nobody wants the effect any more.
                 self._answer(describe(self.call.id, TimeoutError("the deadline passed in the mailbox")))
@@ -76,10 +89,12 @@ class Invocation:
             else:
                 self._reply(await self._on_thread(args, kwargs))
         except asyncio.CancelledError:
-            self._answer(describe(self.call.id, self._ended_error()))
+            self._answer(describe(self.call.id, self._ended_error()), cancelled=True)
             raise
         except Exception as error:
             self._answer(describe(self.call.id, error))
+        finally:
+            self.mailbox.ended()
 
     async def _on_thread(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # A thread cannot be stopped: a cancelled call keeps its place in the actor until the function has returned.
@@ -114,9 +129,16 @@ class Invocation:
         """The caller has left."""
         if self.task is None:
             self.mailbox.withdraw(self)
-            self._answer(describe(self.call.id, self._ended_error()))
-        else:
+            self._answer(describe(self.call.id, self._ended_error()), cancelled=True)
+        elif self._begun:
             self.task.cancel()
+        else:
+            # A task that is cancelled before its first step never runs, and could not answer.
+            self._cancelled = True
+
+    def repeat(self, incoming: Incoming, number: int) -> None:
+        """The same idempotent call came again, as ``number`` of another connection; it gets the same answer."""
+        self._again.append((incoming, number))
 
     def refuse_closed(self, cause: str) -> None:
         """Answers a call that never started."""
@@ -142,7 +164,11 @@ class Invocation:
             self._answer(Accepted(self.call.id))
             return
         data, frames = self.plan.result.encode(result)
-        self.incoming.finished(self.call.id, Reply(self.call.id, msgspec.Raw(data)), frames)
+        self._answer(Reply(self.call.id, msgspec.Raw(data)), frames)
 
-    def _answer(self, message: Message) -> None:
-        self.incoming.finished(self.call.id, message, ())
+    def _answer(self, message: Message, frames: Sequence[Buffer] = (), cancelled: bool = False) -> None:
+        self.incoming.finished(self.call.id, message, frames)
+        if self.key is not None:
+            self.mailbox.effects.ended(self.key, None if cancelled else message, frames)
+            for incoming, number in self._again:
+                incoming.finished(number, msgspec.structs.replace(message, id=number), frames)

@@ -9,6 +9,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from asyncrl.errors import WireError
+from asyncrl.runtime.effects import Effects
 from asyncrl.runtime.plan import EndpointPlan, endpoints_of, plan_of
 from asyncrl.runtime.tasks import Crew, shielded
 
@@ -30,6 +31,8 @@ class Mailbox:
         functions = endpoints_of(type(instance))
         self.plans: dict[str, EndpointPlan] = {key: plan_of(function) for key, function in functions.items()}
         self.methods: dict[str, Callable[..., Any]] = {key: MethodType(function, instance) for key, function in functions.items()}
+        self.labels = {key: f"{name}.{key}" for key in functions}
+        self.effects = Effects()
         self.closed = ""
         self._limit = type(instance).concurrency
         self._queue: deque[Invocation] = deque()
@@ -63,9 +66,9 @@ class Mailbox:
     def _start(self, invocation: Invocation) -> None:
         self._active += 1
         invocation.task = self._crew.start(invocation.run, name=invocation.label)
-        invocation.task.add_done_callback(self._ended)
 
-    def _ended(self, task: Any) -> None:
+    def ended(self) -> None:
+        """A call that ran has ended; the next one may start."""
         self._active -= 1
         if self._queue and not self.closed:
             self._start(self._queue.popleft())

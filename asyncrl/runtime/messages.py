@@ -20,7 +20,9 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 class ActorAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where one actor lives; may travel in messages.
 
-    ``endpoint`` is "ipc://...", "tcp://..." or "memory://..."; ``attempt`` and ``generation`` name the incarnation.
+    ``endpoint`` is "ipc://...", "tcp://..." or "memory://..."; ``attempt`` and ``generation`` name the incarnation. ``role`` is
+    that of the process: with keys it says whose public key the caller must find there. It stands in the address, and is no
+    function of the process name, because names are the user's; a false one only makes the handshake fail.
     """
 
     process: Name
@@ -28,6 +30,7 @@ class ActorAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     actor: Name
     attempt: Name
     generation: int
+    role: Name = ""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -45,10 +48,14 @@ class Hello(Message, tag="hello", frozen=True):
     token: bytes
     target: Name
     target_generation: int
+    role: Name = ""
 
 
 class Call(Message, tag="call", frozen=True):
-    """One request. ``deadline`` and ``silence`` are seconds from now, 0 for none; ``sequence`` is -1 outside collectives."""
+    """One request. ``deadline`` and ``silence`` are seconds from now, 0 for none; ``sequence`` is -1 outside collectives.
+
+    ``operation`` is the same number in every repetition of one idempotent call, 0 for a call that is never repeated.
+    """
 
     id: Identifier
     actor: Name
@@ -58,6 +65,7 @@ class Call(Message, tag="call", frozen=True):
     silence: Seconds
     credit: Identifier
     sequence: int
+    operation: Identifier
     trace: Name
     arguments: msgspec.Raw
 

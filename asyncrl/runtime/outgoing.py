@@ -140,7 +140,10 @@ class Outgoing:
             self.break_off(lambda: WireError(f"{self.process} sent a message that cannot be read: {seen}"))
             return
         if isinstance(message, Reply):
-            self._finish(message.id, lambda pending: pending.reply(message.result, frames[1:]))
+            pending = self._pending.pop(message.id, None)
+            if pending is not None:
+                pending.window.release()
+                pending.reply(message.result, frames[1:])
         elif isinstance(message, StreamItem | Progress):
             self._go_on(message, frames[1:])
         elif isinstance(message, Accepted | StreamEnd):
@@ -180,8 +183,11 @@ class Outgoing:
         self._link.close()
         self._lost(self, cause)
 
-    def break_off(self, error: Callable[[], AsyncRLError]) -> None:
-        """Ends the connection: every call, stream and credit wait fails with its own copy of the error."""
+    def break_off(self, error: Callable[[], AsyncRLError], lost: bool = False) -> None:
+        """Ends the connection: every call, stream and credit wait fails with its own copy of the error.
+
+        ``lost`` when it broke, and the peer said nothing about the calls that are left.
+        """
         if self.closed:
             return
         self.closed = True
@@ -189,6 +195,7 @@ class Outgoing:
         pending = list(self._pending.values())
         self._pending.clear()
         for each in pending:
+            each.lost = lost
             each.fail(error())
         for window in self._windows.values():
             window.fail(error)

@@ -12,6 +12,7 @@ import msgspec
 
 from asyncrl.errors import AsyncRLError, CallTimedOut, WireError
 from asyncrl.runtime.codec import Codec
+from asyncrl.runtime.deadlines import Deadlines
 
 if TYPE_CHECKING:
     from asyncrl.runtime.outgoing import Window
@@ -27,50 +28,68 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class Pending:
-    """A call that is not answered yet."""
+    """A call that is not answered yet. ``lost`` tells that its connection broke, so nobody knows whether it ran."""
 
-    __slots__ = ("_loop", "_timer", "_touched", "answered", "future", "limit", "result", "what", "who", "window")
+    __slots__ = (
+        "_deadlines",
+        "_loop",
+        "_timer",
+        "_touched",
+        "answered",
+        "expires",
+        "future",
+        "limit",
+        "lost",
+        "result",
+        "what",
+        "who",
+        "window",
+    )
 
-    def __init__(self, who: str, what: str, result: Codec, window: Window, limit: Limit) -> None:
+    def __init__(self, who: str, what: str, result: Codec, window: Window, limit: Limit, deadlines: Deadlines) -> None:
         self.who, self.what, self.result, self.window, self.limit = who, what, result, window, limit
+        self._deadlines = deadlines
         self._loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self._loop.create_future()
-        self.answered = False
+        self.answered = self.lost = False
+        self.expires = 0.0
         self._touched = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self.arm()
 
     def arm(self) -> None:
         """Starts the limit anew."""
-        self.disarm()
         if self.limit.silence:
             self._touched = self._loop.time()
             self._timer = self._loop.call_later(self.limit.silence, self._look)
         elif self.limit.deadline:
-            self._timer = self._loop.call_later(self.limit.deadline, self._expire, self.limit.deadline)
+            self._deadlines.add(self, self.limit.deadline)
 
     def disarm(self) -> None:
         """Stops the limit."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        elif not self.limit.silence:
+            self._deadlines.remove(self, self.limit.deadline)
 
     def touch(self) -> None:
         """The callee got further."""
         self._touched = self._loop.time()
 
     def _look(self) -> None:
+        self._timer = None
         left = self._touched + self.limit.silence - self._loop.time()
         if left <= 0:
-            self._expire(self.limit.silence)
+            self.expire()
         else:
             self._timer = self._loop.call_later(left, self._look)
 
-    def _expire(self, seconds: float) -> None:
-        self._timer = None
-        what = f"{self.what} (no sign of progress)" if self.limit.silence else self.what
+    def expire(self) -> None:
+        """The limit has passed."""
+        silence = self.limit.silence
+        what = f"{self.what} (no sign of progress)" if silence else self.what
         if not self.future.done():
-            self.future.set_exception(CallTimedOut(self.who, what, seconds))
+            self.future.set_exception(CallTimedOut(self.who, what, silence or self.limit.deadline))
 
     def reply(self, data: msgspec.Raw, frames: Sequence[memoryview]) -> None:
         """The result came."""
@@ -98,12 +117,9 @@ class Pending:
 
 
 class TellPending(Pending):
-    """A message without a reply: only its failure is heard of, in the log."""
+    """A message without a reply: nobody waits, so nothing expires, and a failure is only heard of in the log."""
 
     __slots__ = ()
-
-    def arm(self) -> None:
-        """Nobody waits, so nothing expires."""
 
     def fail(self, error: AsyncRLError) -> None:
         self.answered = True
@@ -115,12 +131,11 @@ class StreamPending(Pending):
 
     __slots__ = ("_ended", "_error", "items")
 
-    def __init__(self, who: str, what: str, result: Codec, window: Window, limit: Limit) -> None:
+    def __init__(self, who: str, what: str, result: Codec, window: Window, limit: Limit, deadlines: Deadlines) -> None:
+        super().__init__(who, what, result, window, limit, deadlines)
         self.items: deque[tuple[msgspec.Raw, Sequence[memoryview]]] = deque()
         self._ended = False
         self._error: AsyncRLError | None = None
-        super().__init__(who, what, result, window, limit)
-        self.disarm()
 
     async def next(self) -> tuple[bool, Any]:
         """(True, item), or (False, None) at the end. Raises what ended the stream, after the items before it."""

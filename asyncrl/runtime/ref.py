@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
-from asyncrl.errors import CallTimedOut
+from asyncrl.errors import ActorDied, CallTimedOut
+from asyncrl.runtime.deadlines import Deadlines
 from asyncrl.runtime.messages import ActorAddress, Call
 from asyncrl.runtime.outgoing import Outgoing
 from asyncrl.runtime.pending import Limit, Pending, StreamPending, TellPending
 from asyncrl.runtime.plan import EndpointPlan, plan_of
+from asyncrl.runtime.shapes import Buffer
 from asyncrl.runtime.waits import WaitRegistry
 
 A = TypeVar("A")
 R = TypeVar("R")
 P = ParamSpec("P")
+Waiting = TypeVar("Waiting", bound=Pending)
+Mode = Literal["call", "tell", "stream"]
 
 STREAM_CREDIT = 16
 """Items of a stream that may be in flight."""
+TRIES = 3
+"""How often an idempotent call is sent before a lost connection is its end."""
 
 
 class Caller(Protocol):
     """What a reference needs of its system."""
 
     waits: WaitRegistry
+    deadlines: Deadlines
+
+    def operation(self) -> int:
+        """A number that no other idempotent call of this process has."""
+        ...
 
     def outgoing(self, address: ActorAddress) -> Outgoing:
         """The connection to the process of an address. Raises ActorDied for one that is known to be gone."""
@@ -41,10 +52,11 @@ class ActorRef(Generic[A]):
     """A reference to one actor. Calls raise ActorDied, CallTimedOut, CallFailed, Undeliverable, WireError, or the
     error of our own tree that the endpoint raised."""
 
-    __slots__ = ("_caller", "_limit", "address")
+    __slots__ = ("_caller", "_limit", "_who", "address")
 
     def __init__(self, caller: Caller, address: ActorAddress, limit: Limit | None = None) -> None:
         self._caller, self.address, self._limit = caller, address, limit or Limit()
+        self._who = f"{address.actor}@{address.process}"
 
     def __repr__(self) -> str:
         return f"ActorRef({self.address.actor!r} in {self.address.process!r})"
@@ -58,20 +70,27 @@ class ActorRef(Generic[A]):
     async def call(self, method: Callable[Concatenate[A, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
     async def call(self, method: Callable[Concatenate[A, P], R], *args: P.args, **kwargs: P.kwargs) -> R: ...
-    async def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls an endpoint and waits for its result. Leaving early cancels the callee."""
-        return await self.numbered_call(-1, method, *args, **kwargs)
+    def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Calls an endpoint and waits for its result. Leaving early cancels the callee.
+
+        A call runs at most once. One whose endpoint is ``idempotent`` is sent again when its connection breaks, at most
+        three times within its deadline; the callee answers the same call from its records, without a second effect.
+        """
+        return self.numbered_call(-1, method, *args, **kwargs)
 
     async def numbered_call(self, sequence: int, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A call with the sequence number of its group, -1 outside collectives."""
         plan = plan_of(method)
         data, frames = plan.arguments.encode(args, kwargs)
-        outgoing = await self._with_credit(plan)
-        pending = Pending(self._who, plan.label, plan.result, outgoing.window(self.address.actor), self._limit)
+        if plan.idempotent:
+            return await self._repeated(plan, data, frames)
+        outgoing = self._credit(plan) or await self._wait_for_credit(plan)
+        pending = self._pending(Pending, plan, outgoing)
         number = outgoing.number()
         ticket = self._caller.waits.enter(self._who, plan.label)
         try:
             outgoing.call(self._envelope(number, plan, "call", data, sequence), frames, pending)
+            pending.arm()
             return await pending.future
         finally:
             pending.disarm()
@@ -79,12 +98,44 @@ class ActorRef(Generic[A]):
             if not pending.answered:
                 outgoing.cancel(number)
 
+    async def _repeated(self, plan: EndpointPlan, data: bytes, frames: Sequence[Buffer]) -> Any:
+        operation, loop = self._caller.operation(), asyncio.get_running_loop()
+        end = loop.time() + self._limit.deadline if self._limit.deadline else None
+        for tried in range(1, TRIES + 1):
+            # The time of all tries together is the call's.
+            again = self if end is None else self.with_deadline(max(0.001, end - loop.time()))
+            pending: Pending | None = None
+            try:
+                outgoing = again._credit(plan) or await again._wait_for_credit(plan)
+                pending = again._pending(Pending, plan, outgoing)
+                if tried > 1:
+                    pending.what = f"{plan.label} (sent {tried} times)"
+                return await again._once(plan, data, frames, operation, outgoing, pending)
+            except ActorDied:
+                if tried == TRIES or pending is None or not pending.lost or (end is not None and loop.time() >= end):
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    async def _once(
+        self, plan: EndpointPlan, data: bytes, frames: Sequence[Buffer], operation: int, outgoing: Outgoing, pending: Pending
+    ) -> Any:
+        number = outgoing.number()
+        with self._caller.waits.waiting(self._who, pending.what):
+            try:
+                outgoing.call(self._envelope(number, plan, "call", data, -1, operation), frames, pending)
+                pending.arm()
+                return await pending.future
+            finally:
+                pending.disarm()
+                if not pending.answered:
+                    outgoing.cancel(number)
+
     async def tell(self, method: Callable[Concatenate[A, P], Any], *args: P.args, **kwargs: P.kwargs) -> None:
         """Sends without waiting for a result; returns when the actor's credit admits it. A failure is only logged."""
         plan = plan_of(method)
         data, frames = plan.arguments.encode(args, kwargs)
-        outgoing = await self._with_credit(plan)
-        pending = TellPending(self._who, plan.label, plan.result, outgoing.window(self.address.actor), self._limit)
+        outgoing = self._credit(plan) or await self._wait_for_credit(plan)
+        pending = self._pending(TellPending, plan, outgoing)
         outgoing.call(self._envelope(outgoing.number(), plan, "tell", data, -1), frames, pending)
 
     def stream(self, method: Callable[Concatenate[A, P], AsyncIterator[R]], *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[R, None]:
@@ -98,8 +149,8 @@ class ActorRef(Generic[A]):
 
     async def _items(self, plan: EndpointPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncGenerator[Any, None]:
         data, frames = plan.arguments.encode(args, kwargs)
-        outgoing = await self._with_credit(plan)
-        pending = StreamPending(self._who, plan.label, plan.result, outgoing.window(self.address.actor), self._limit)
+        outgoing = self._credit(plan) or await self._wait_for_credit(plan)
+        pending = self._pending(StreamPending, plan, outgoing)
         number = outgoing.number()
         taken = 0
         try:
@@ -118,31 +169,36 @@ class ActorRef(Generic[A]):
             if not pending.answered:
                 outgoing.cancel(number)
 
-    async def _with_credit(self, plan: EndpointPlan) -> Outgoing:
+    def _credit(self, plan: EndpointPlan) -> Outgoing | None:
+        """The connection, with one credit taken; None when there is none to take at once."""
         outgoing = self._caller.outgoing(self.address)
         window = outgoing.window(self.address.actor)
-        if window.free and not window.waiters:
-            window.free -= 1
-            return outgoing
+        if not window.free or window.waiters:
+            return None
+        window.free -= 1
+        return outgoing
+
+    async def _wait_for_credit(self, plan: EndpointPlan) -> Outgoing:
+        outgoing = self._caller.outgoing(self.address)
         with self._caller.waits.waiting(self._who, f"credit for {plan.label}"):
             try:
                 async with asyncio.timeout(self._limit.deadline or None) as scope:
-                    await window.acquire()
+                    await outgoing.window(self.address.actor).acquire()
             except TimeoutError:
                 if not scope.expired():
                     raise
                 raise CallTimedOut(self._who, f"credit for {plan.label}", self._limit.deadline) from None
         return outgoing
 
-    def _envelope(self, number: int, plan: EndpointPlan, mode: Any, data: bytes, sequence: int) -> Call:
+    def _pending(self, kind: type[Waiting], plan: EndpointPlan, outgoing: Outgoing) -> Waiting:
+        return kind(self._who, plan.label, plan.result, outgoing.window(self.address.actor), self._limit, self._caller.deadlines)
+
+    def _envelope(self, number: int, plan: EndpointPlan, mode: Mode, data: bytes, sequence: int, operation: int = 0) -> Call:
         limit = self._limit
         deadline = 0.0 if limit.silence or mode != "call" else limit.deadline
         credit = STREAM_CREDIT if mode == "stream" else 0
-        return Call(number, self.address.actor, plan.name, mode, deadline, limit.silence, credit, sequence, "", msgspec.Raw(data))
-
-    @property
-    def _who(self) -> str:
-        return f"{self.address.actor}@{self.address.process}"
+        raw = msgspec.Raw(data)
+        return Call(number, self.address.actor, plan.name, mode, deadline, limit.silence, credit, sequence, operation, "", raw)
 
     def with_deadline(self, seconds: float) -> ActorRef[A]:
         """The same actor; calls fail with CallTimedOut after ``seconds``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
 from types import TracebackType
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from asyncrl.errors import ActorDied, WireError
 from asyncrl.runtime.actor import Actor, ActorContext
+from asyncrl.runtime.deadlines import Deadlines
 from asyncrl.runtime.host import Host, RealHost
 from asyncrl.runtime.incoming import Incoming
 from asyncrl.runtime.mailbox import Mailbox
@@ -46,6 +48,7 @@ class ActorSystem:
     def __init__(self, identity: Identity, host: Host, transport: Transport) -> None:
         self.process, self.host, self.endpoint = identity.process, host, transport.endpoint
         self.waits = WaitRegistry(host)
+        self.deadlines = Deadlines(asyncio.get_running_loop())
         self.on_actor_failure: Callable[[str, BaseException], None] | None = None
         self._site = Site(identity, host, self.waits)
         self._transport = transport
@@ -55,6 +58,7 @@ class ActorSystem:
         self._outgoing: dict[str, Outgoing] = {}
         self._incoming: dict[Incoming, None] = {}
         self._dead: dict[str, str] = {}
+        self._operations = itertools.count(1)
         self._collectives: dict[tuple[ActorAddress, ...], int] = {}
         self._supervisor: SupervisorClient | None = None
         self._starting: dict[str, None] = {}
@@ -162,7 +166,11 @@ class ActorSystem:
 
     def _break(self, outgoing: Outgoing, cause: str) -> None:
         process = outgoing.process
-        outgoing.break_off(lambda: ActorDied(process, cause))
+        outgoing.break_off(lambda: ActorDied(process, cause), lost=True)
+
+    def operation(self) -> int:
+        """A number that no other idempotent call of this process has."""
+        return next(self._operations)
 
     def collective_number(self, members: tuple[ActorAddress, ...]) -> int:
         """The next sequence number of these members."""
@@ -192,6 +200,7 @@ class ActorSystem:
             for outgoing in list(self._outgoing.values()):
                 outgoing.leave(cause, lambda: ActorDied(self.process, cause))
             self.waits.close()
+            self.deadlines.close()
             if self._inside is not self._transport:
                 await self._inside.close()
             await self._transport.close()
@@ -204,6 +213,16 @@ class ActorSystem:
         except Exception:
             # One actor's on_stop must not keep the others from stopping.
             logger.exception("on_stop of %s failed", mailbox.name)
+
+    def instance(self, name: str, cls: type[A]) -> A:
+        """The actor object of this process, for whoever hosts it: a debugger, a notebook, a test.
+
+        Raises KeyError for a name that is not here, TypeError when it is no ``cls``.
+        """
+        found = self._site.mailboxes[name].instance
+        if not isinstance(found, cls):
+            raise TypeError(f"{name} is a {type(found).__name__}, no {cls.__name__}")
+        return found
 
     async def stop(self, name: str, cause: str = "stopped") -> None:
         """Stops one actor of this process; its callers get ActorDied. Raises KeyError for a name that is not here."""

@@ -26,6 +26,8 @@ SHAPE = (
     "actor_rollout_ref.actor.ppo_mini_batch_size=1",
     "actor_rollout_ref.actor.ppo_epochs=2",
 )
+# With 0.05 the second update overshoots (gradient norm from 3 to 28), and rounding is magnified with it.
+GENTLE_SGD = (*SGD, "actor_rollout_ref.actor.optim.lr=0.01")
 ADAMW = ("actor_rollout_ref.actor.optim.lr=1e-3",)
 LENGTHS = (1, 4, 2, 3, 4, 1, 2)
 
@@ -46,10 +48,10 @@ def run_cut(folder: Path, cut: tuple[int, Any, bool], optimizer: tuple[str, ...]
 
 
 def test_under_sgd_every_cut_gives_one_loss_one_gradient_norm_and_one_set_of_weights(tmp_path_factory: pytest.TempPathFactory) -> None:
-    numbers, weights = run_cut(tmp_path_factory.mktemp("base"), BASE, SGD)
+    numbers, weights = run_cut(tmp_path_factory.mktemp("base"), BASE, GENTLE_SGD)
     assert len(numbers["actor/by_update/loss"]) == 6
     for cut in itertools.product(RANKS, MICRO, PACKED):
-        found, held = run_cut(tmp_path_factory.mktemp("cut"), cut, SGD)
+        found, held = run_cut(tmp_path_factory.mktemp("cut"), cut, GENTLE_SGD)
         for name in ("loss", "pg_loss", "kl_loss", "entropy", "ppo_kl", "pg_clipfrac", "grad_norm"):
             key = f"actor/by_update/{name}"
             assert found[key] == pytest.approx(numbers[key], rel=1e-5, abs=1e-5), (cut, name)

@@ -79,7 +79,7 @@ def _valid_frames() -> list[bytes]:
     raw = msgspec.Raw(msgspec.msgpack.encode([1]))
     samples = [
         Hello(VERSION, SCHEMA, "p", "a1", 0, TOKEN, "there", 0),
-        Call(1, "c", "add", "call", 30.0, 0.0, 0, -1, "", raw),
+        Call(1, "c", "add", "call", 30.0, 0.0, 0, -1, 0, "", raw),
         Cancel(1),
         Credit(1, 3),
         Goodbye("bye"),

@@ -1,0 +1,107 @@
+"""Joins the small messages that are sent over a link within one turn of the loop: one system call instead of many.
+
+The first message of a quiet link leaves at once. While a link is busy, what is sent in a turn leaves together at its end:
+single-frame messages of up to ``SMALL`` bytes as one frame, ``MARK`` and then each message behind its length.
+"""
+
+import asyncio
+import struct
+from collections.abc import Callable
+
+from asyncrl.runtime.transport import Frames
+
+MARK = b"\xc1"
+"""The one byte that MessagePack never begins with."""
+LENGTH = struct.Struct("<I")
+SMALL = 4096
+JOINED = 65536
+"""Bytes of one joined frame, roughly."""
+
+
+class Cork:
+    """The sending half of one link; ``emit`` hands one message to the socket."""
+
+    __slots__ = ("_busy", "_emit", "_loop", "_queue")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, emit: Callable[[Frames], None]) -> None:
+        self._loop, self._emit = loop, emit
+        self._busy = False
+        self._queue: list[Frames] = []
+
+    def send(self, frames: Frames) -> None:
+        """Sends now on a quiet link, else at the end of this turn; the order is kept."""
+        if self._busy:
+            self._queue.append(frames)
+            return
+        self._busy = True
+        self._loop.call_soon(self._turn)
+        self._emit(frames)
+
+    def _turn(self) -> None:
+        if not self._queue:
+            self._busy = False
+            return
+        # Still busy: the next turn's messages wait for each other too.
+        self._loop.call_soon(self._turn)
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends all that waits."""
+        queue, self._queue = self._queue, []
+        small: list[bytes] = []
+        size = 0
+        for frames in queue:
+            if len(frames) == 1 and len(frames[0]) <= SMALL:
+                small.append(frames[0])
+                size += len(frames[0])
+                if size < JOINED:
+                    continue
+                self._emit([join(small)])
+            else:
+                if small:
+                    self._emit([join(small)])
+                self._emit(frames)
+            small, size = [], 0
+        if small:
+            self._emit([join(small)])
+
+
+def join(messages: list[bytes]) -> bytes:
+    """Several single-frame messages as one frame; one alone stays as it is."""
+    if len(messages) == 1:
+        return messages[0]
+    parts = [MARK]
+    for message in messages:
+        parts.append(LENGTH.pack(len(message)))
+        parts.append(message)
+    return b"".join(parts)
+
+
+def split(frame: memoryview) -> list[memoryview]:
+    """What ``join`` made, as its messages. Raises ValueError for a frame that ends within one."""
+    messages: list[memoryview] = []
+    position, end = 1, len(frame)
+    while position < end:
+        if end - position < LENGTH.size:
+            raise ValueError("a joined frame ends within a length")
+        (size,) = LENGTH.unpack_from(frame, position)
+        position += LENGTH.size
+        if size > end - position:
+            raise ValueError("a joined frame ends within a message")
+        messages.append(frame[position : position + size])
+        position += size
+    return messages
+
+
+def deliver(frames: list[memoryview], received: Callable[[list[memoryview]], None]) -> None:
+    """Gives the messages of one transport message to a receiver. A frame that cannot be split is given as it is: unreadable."""
+    if len(frames) == 1 and len(frames[0]) and frames[0][0] == MARK[0]:
+        try:
+            messages = split(frames[0])
+        except ValueError:
+            received(frames)
+            return
+        for message in messages:
+            received([message])
+    else:
+        received(frames)

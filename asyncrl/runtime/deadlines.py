@@ -1,0 +1,62 @@
+"""Deadlines of many calls with one timer for each length: a timer of the loop for every call would cost more than the call."""
+
+import asyncio
+from typing import Protocol
+
+
+class Expiring(Protocol):
+    """Something that has a deadline."""
+
+    expires: float
+
+    def expire(self) -> None:
+        """The time is up."""
+        ...
+
+
+class Deadlines:
+    """What expires, by how long it was given: each length is a queue in order of time, and only its head has a timer."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queues: dict[float, dict[Expiring, None]] = {}
+        self._timers: dict[float, asyncio.TimerHandle] = {}
+
+    def add(self, item: Expiring, seconds: float) -> None:
+        """``item.expire`` is called in ``seconds``, unless it is removed before."""
+        item.expires = self._loop.time() + seconds
+        queue = self._queues.get(seconds)
+        if queue is None:
+            queue = self._queues[seconds] = {}
+        queue[item] = None
+        if seconds not in self._timers:
+            self._timers[seconds] = self._loop.call_at(item.expires, self._look, seconds)
+
+    def remove(self, item: Expiring, seconds: float) -> None:
+        """Forgets ``item``; harmless when it has expired."""
+        queue = self._queues.get(seconds)
+        if queue is not None:
+            queue.pop(item, None)
+
+    def _look(self, seconds: float) -> None:
+        del self._timers[seconds]
+        queue, now = self._queues[seconds], self._loop.time()
+        due: list[Expiring] = []
+        for item in queue:
+            if item.expires > now:
+                self._timers[seconds] = self._loop.call_at(item.expires, self._look, seconds)
+                break
+            due.append(item)
+        for item in due:
+            # An earlier one of this turn may have ended it.
+            if queue.pop(item, item) is None:
+                item.expire()
+        if not queue:
+            self._queues.pop(seconds, None)
+
+    def close(self) -> None:
+        """Stops all timers."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._queues.clear()

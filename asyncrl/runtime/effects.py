@@ -1,0 +1,75 @@
+"""Answers of idempotent calls, kept for when the same call comes again because its connection broke."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from asyncrl.runtime.messages import Message
+from asyncrl.runtime.shapes import Buffer
+
+if TYPE_CHECKING:
+    from asyncrl.runtime.invocation import Invocation
+
+OperationKey: TypeAlias = tuple[str, int, int]
+"""Caller's process, its generation, and its number for the operation."""
+
+MOST = 4096
+MOST_BYTES = 4 << 20
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The last message of a call, with its frames."""
+
+    message: Message
+    frames: Sequence[Buffer]
+    size: int
+
+
+class Effects:
+    """What became of the latest idempotent calls of one actor: bounded in number and bytes, the oldest go first.
+
+    An answer of more than ``most_bytes`` is not kept: the call runs again, which its endpoint has declared harmless.
+    """
+
+    def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._running: dict[OperationKey, Invocation] = {}
+        self._answers: OrderedDict[OperationKey, Answer] = OrderedDict()
+        self._bytes = 0
+
+    def running(self, key: OperationKey) -> Invocation | None:
+        """The call with this key, while it waits or runs."""
+        return self._running.get(key)
+
+    def answer(self, key: OperationKey) -> Answer | None:
+        """What the call with this key was answered."""
+        return self._answers.get(key)
+
+    def began(self, key: OperationKey, invocation: Invocation) -> None:
+        """A call was accepted."""
+        self._running[key] = invocation
+
+    def ended(self, key: OperationKey, message: Message | None, frames: Sequence[Buffer]) -> None:
+        """It was answered with ``message``; None for one that was cancelled, whose repetition runs."""
+        self._running.pop(key, None)
+        if message is None:
+            return
+        size = 256 + sum(memoryview(frame).nbytes for frame in frames) + _inner(message)
+        if size > self._most_bytes:
+            return
+        # Frames may lie in memory that is used again once the answer has left.
+        kept = [bytes(frame) for frame in frames]
+        self._answers[key] = Answer(message, kept, size)
+        self._bytes += size
+        while len(self._answers) > self._most or self._bytes > self._most_bytes:
+            _, oldest = self._answers.popitem(last=False)
+            self._bytes -= oldest.size
+
+
+def _inner(message: Message) -> int:
+    """Bytes of what a message carries, roughly."""
+    return sum(len(value) for value in msgspec.structs.astuple(message) if isinstance(value, bytes | str | msgspec.Raw))

@@ -1,0 +1,168 @@
+"""An idempotent call whose connection breaks is sent again and has one effect; any other call ends with the connection."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import ClassVar
+
+import msgspec
+import pytest
+
+from asyncrl.errors import ActorDied, CallFailed, CallTimedOut
+from asyncrl.runtime import Actor, ActorRef, ActorSystem, MemoryNetwork, RealHost, endpoint
+from asyncrl.runtime.effects import Effects
+from asyncrl.runtime.memory import MemoryTransport
+from asyncrl.runtime.messages import Reply
+from asyncrl.runtime.security import Identity
+from asyncrl.runtime.transport import Link, Receiver
+
+
+class CuttableTransport(MemoryTransport):
+    """Its listener can cut every connection, as a network does: both ends hear of it, nothing on the way arrives."""
+
+    def listen(self, accept: Callable[[Link], Receiver]) -> None:
+        self.accepted: list[tuple[Link, Receiver]] = []
+
+        def remember(link: Link) -> Receiver:
+            receiver = accept(link)
+            self.accepted.append((link, receiver))
+            return receiver
+
+        super().listen(remember)
+
+    def cut(self) -> None:
+        for link, receiver in self.accepted:
+            link.close()
+            receiver.lost("cut")
+        self.accepted.clear()
+
+
+class Account(Actor):
+    """Counts effects; an effect waits in the middle until ``open`` is set."""
+
+    concurrency: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        self.balance, self.started = 0, 0
+        self.open, self.entered = asyncio.Event(), asyncio.Event()
+
+    async def _effect(self, amount: int) -> int:
+        self.started += 1
+        self.entered.set()
+        await self.open.wait()
+        self.balance += amount
+        return self.balance
+
+    @endpoint(idempotent=True)
+    async def deposit(self, amount: int) -> int:
+        return await self._effect(amount)
+
+    @endpoint(idempotent=True)
+    async def refuse(self) -> None:
+        self.started += 1
+        self.entered.set()
+        await self.open.wait()
+        raise ValueError("no")
+
+    @endpoint
+    async def deposit_once(self, amount: int) -> int:
+        return await self._effect(amount)
+
+
+class Bank:
+    def __init__(self, transport: CuttableTransport, account: Account, ref: ActorRef[Account]) -> None:
+        self.transport, self.account, self.ref = transport, account, ref
+
+
+@pytest.fixture
+async def bank() -> AsyncIterator[Bank]:
+    network = MemoryNetwork()
+    transport = CuttableTransport("memory://there", network)
+    async with ActorSystem(Identity("there"), RealHost(), transport) as there, ActorSystem.local(process="here", network=network) as here:
+        await there.spawn(Account, name="account")
+        account = there.instance("account", Account)
+        yield Bank(transport, account, here.ref(there.address("account"), Account))
+        assert not here.waits.snapshot()
+
+
+async def test_a_call_that_runs_when_its_connection_breaks_is_answered_over_the_next_one_with_one_effect(bank: Bank) -> None:
+    call = asyncio.ensure_future(bank.ref.call(Account.deposit, 5))
+    await bank.account.entered.wait()
+    bank.transport.cut()
+    await asyncio.sleep(0)
+    bank.account.open.set()
+    assert await call == 5
+    assert (bank.account.balance, bank.account.started) == (5, 1)
+
+
+async def test_an_answer_that_was_lost_is_given_again_without_running_again(bank: Bank) -> None:
+    call = asyncio.ensure_future(bank.ref.call(Account.deposit, 5))
+    await bank.account.entered.wait()
+    bank.transport.cut()
+    # It ends while no connection is there to carry its answer.
+    bank.account.open.set()
+    assert await call == 5
+    assert (bank.account.balance, bank.account.started) == (5, 1)
+
+
+async def test_a_failure_is_given_again_too(bank: Bank) -> None:
+    call = asyncio.ensure_future(bank.ref.call(Account.refuse))
+    await bank.account.entered.wait()
+    bank.transport.cut()
+    bank.account.open.set()
+    with pytest.raises(CallFailed, match="ValueError: no"):
+        await call
+    assert bank.account.started == 1
+
+
+async def test_two_calls_are_two_effects(bank: Bank) -> None:
+    bank.account.open.set()
+    assert await bank.ref.call(Account.deposit, 5) == 5
+    assert await bank.ref.call(Account.deposit, 5) == 10
+
+
+async def test_a_call_that_is_not_idempotent_ends_with_its_connection_and_is_cancelled(bank: Bank) -> None:
+    call = asyncio.ensure_future(bank.ref.call(Account.deposit_once, 5))
+    await bank.account.entered.wait()
+    bank.transport.cut()
+    with pytest.raises(ActorDied):
+        await call
+    bank.account.open.set()
+    assert await bank.ref.call(Account.deposit_once, 1) == 1
+    assert bank.account.started == 2
+
+
+async def test_a_third_break_is_the_end(bank: Bank) -> None:
+    call = asyncio.ensure_future(bank.ref.call(Account.deposit, 5))
+    await bank.account.entered.wait()
+    cuts = 0
+    while not call.done() and cuts < 100:
+        if bank.transport.accepted:
+            bank.transport.cut()
+            cuts += 1
+        await asyncio.sleep(0)
+    with pytest.raises(ActorDied):
+        await call
+    assert cuts == 3
+
+
+async def test_the_deadline_holds_for_all_tries_together_and_the_error_says_how_often_it_was_sent(bank: Bank) -> None:
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    call = asyncio.ensure_future(bank.ref.with_deadline(0.2).call(Account.deposit, 5))
+    await bank.account.entered.wait()
+    bank.transport.cut()
+    with pytest.raises(CallTimedOut, match=r"sent 2 times"):
+        await call
+    assert loop.time() - start < 0.6
+
+
+def test_records_are_bounded_in_number_and_bytes_and_the_oldest_go_first() -> None:
+    effects = Effects(most=3, most_bytes=4000)
+    for number in range(5):
+        effects.ended(("p", 0, number), Reply(number, msgspec.Raw(b"\x01")), ())
+    assert [effects.answer(("p", 0, number)) is not None for number in range(5)] == [False, False, True, True, True]
+    effects.ended(("p", 0, 9), Reply(9, msgspec.Raw(b"\x01")), (b"x" * 3300,))
+    assert effects.answer(("p", 0, 4)) is not None
+    assert effects.answer(("p", 0, 3)) is None
+    effects.ended(("p", 0, 10), Reply(10, msgspec.Raw(b"\x01")), (b"x" * 5000,))
+    assert effects.answer(("p", 0, 10)) is None
