@@ -22,6 +22,8 @@ from asyncrl.launch.environment import check_platform
 from asyncrl.launch.guard import EXIT_FAILED
 from asyncrl.launch.preflight import preflight
 from asyncrl.launch.refusal import refuse
+from asyncrl.observe.events import read_run
+from asyncrl.observe.trace import life_of, rendered
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -129,6 +131,32 @@ def export(given: argparse.Namespace) -> int:
     return 0
 
 
+def trace(given: argparse.Namespace) -> int:
+    """Print what happened to one key of a run's queue."""
+    from rich.console import Console
+
+    run = Path(given.run) if given.run else newest_run()
+    if not (run / "events").is_dir():
+        raise ConfigError("--run", str(run), "allowed: the folder of a run, with event files in it")
+    life = life_of(read_run(run / "events"), given.key)
+    if not life.steps:
+        print(f"asyncrl trace: nothing in {run} tells of {given.key!r}; keys look like s1e0p7 or s1e0p7_0_0", file=sys.stderr)
+        return EXIT_FAILED
+    if given.json:
+        print(msgspec.json.encode({"key": life.key, "steps": life.steps, "fields": life.fields_now()}).decode())
+    else:
+        Console(width=None if sys.stdout.isatty() else 140).print(rendered(life))
+    return 0
+
+
+def newest_run() -> Path:
+    """The run folder under runs/ that was begun last. Raises ConfigError when there is none."""
+    found = sorted((path.parent for path in Path("runs").glob("*/*/events")), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise ConfigError("--run", None, "there is no run folder under runs/; name one")
+    return found[-1]
+
+
 def command_line() -> argparse.ArgumentParser:
     """The parser of every command."""
     parser = argparse.ArgumentParser(
@@ -144,6 +172,12 @@ def command_line() -> argparse.ArgumentParser:
     exporting.add_argument("run", metavar="RUN", help="the run folder")
     exporting.add_argument("--to", required=True, metavar="DIR", help="the folder to write, which must not be there yet")
     exporting.set_defaults(command=export, options=[])
+    text = "Print the life of one key of the TransferQueue, of a run that goes on or has ended: asyncrl trace s1e0p7_0_0"
+    tracing = commands.add_parser("trace", help="what happened to one row, and who did it", description=text, allow_abbrev=False)
+    tracing.add_argument("key", metavar="KEY", help="a row (s1e0p7_0_0), or a prompt with all its rows (s1e0p7)")
+    tracing.add_argument("--run", metavar="DIR", help="the run folder (default: the newest one under runs/)")
+    tracing.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    tracing.set_defaults(command=trace, options=[])
     commands.add_parser("bench", help="measure against a floor or a peer; see asyncrl bench --help", add_help=False)
     return parser
 

@@ -8,7 +8,8 @@
     │   ├── ActorDied                   the process or actor that should answer is gone
     │   ├── CallTimedOut (TimeoutError) a deadline passed, or a watched call fell silent
     │   ├── CallFailed                  the endpoint raised; carries the remote traceback
-    │   ├── Undeliverable               no such actor or endpoint, or its mailbox refused the message
+    │   ├── Undeliverable               no such actor or endpoint, no key for its process, or its mailbox refused the message
+    │   ├── PermissionDenied            the caller's role may not call this endpoint
     │   └── WireError                   a frame, message or argument that does not fit its declared type
     ├── TransferError
     │   ├── UnknownRow                  no such key in the partition
@@ -16,14 +17,18 @@
     │   ├── FieldExists                 a put would overwrite without saying so
     │   ├── FieldMismatch               dtype or layout differs from what the field already holds
     │   ├── Fenced                      a guarded put whose guard no longer holds
+    │   ├── QueueFull                   no room in a shard's budget for new rows
+    │   ├── QueueStorageError           a disk that does not take or give back what a shard keeps on it
     │   └── ShardLost                   a shard lost rows
     ├── RolloutError
     │   ├── GenerationAborted           a generation ended before its end, on request
     │   └── EngineUnavailable           the engine sleeps or has no weights
     ├── RewardError                     a reward function raised, hung or returned no number
+    │   └── MissingComponent            it did not return a part of the reward that the estimator needs
     ├── DataError (ValueError)          a row or file of prompts that cannot be used
     ├── WeightSyncError                 a version was not taken over, or taken over wrongly
     ├── CheckpointError                 a checkpoint that cannot be written or trusted
+    ├── SimulationStuck                 a simulated run in which nothing can happen any more
     └── RunFailed                       the run cannot go on; carries the first cause
 
 Errors carry what was seen as attributes, so that a caller never parses a message.
@@ -83,6 +88,14 @@ class Undeliverable(ActorError):
         super().__init__(f"cannot deliver to {who}: {reason}")
 
 
+class PermissionDenied(ActorError):
+    """``what`` of ``who`` may not be called by a process of ``role``; ``allowed`` are the roles that may."""
+
+    def __init__(self, who: str, what: str, role: str, allowed: tuple[str, ...]) -> None:
+        self.who, self.what, self.role, self.allowed = who, what, role, allowed
+        super().__init__(f"{what} of {who} refuses role {role!r}; allowed: {', '.join(allowed)}")
+
+
 class WireError(ActorError):
     """Bytes or arguments that do not fit their declared type."""
 
@@ -131,12 +144,29 @@ class Fenced(TransferError):
         super().__init__(f"guard {key!r} holds {seen}, the writer expected {expected}")
 
 
-class ShardLost(TransferError):
-    """Shard ``slot`` lost its rows with ``incarnation``."""
+class QueueFull(TransferError):
+    """New rows of ``needed`` bytes do not fit into shard ``slot``, which holds ``used`` of ``budget`` bytes."""
 
-    def __init__(self, slot: int, incarnation: str) -> None:
-        self.slot, self.incarnation = slot, incarnation
-        super().__init__(f"shard {slot} lost the rows of incarnation {incarnation}")
+    def __init__(self, slot: int, needed: int, used: int, budget: int) -> None:
+        self.slot, self.needed, self.used, self.budget = slot, needed, used, budget
+        super().__init__(f"shard {slot} has no room for {needed} bytes: {used} of {budget} are used")
+
+
+class QueueStorageError(TransferError):
+    """``file`` could not be written or read; ``reason`` is the system's."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        self.file, self.reason = file, reason
+        super().__init__(f"{file}: {reason}")
+
+
+class ShardLost(TransferError):
+    """Shard ``slot`` lost its rows with ``incarnation``; ``keys`` are those that are known to be gone, () when all may be."""
+
+    def __init__(self, slot: int, incarnation: str, keys: tuple[str, ...] = ()) -> None:
+        self.slot, self.incarnation, self.keys = slot, incarnation, keys
+        which = f"rows {', '.join(keys[:5])}{' ...' if len(keys) > 5 else ''}" if keys else "the rows"
+        super().__init__(f"shard {slot} lost {which} of incarnation {incarnation}")
 
 
 class RolloutError(AsyncRLError):
@@ -155,6 +185,16 @@ class RewardError(AsyncRLError):
     """A reward could not be computed; the session it belongs to fails."""
 
 
+class MissingComponent(RewardError):
+    """The reward of row ``key`` lacks ``component``, a finite number; ``known`` are the names that came with it."""
+
+    def __init__(self, component: str, key: str, known: tuple[str, ...]) -> None:
+        self.component, self.key, self.known = component, key, known
+        super().__init__(
+            f"the reward of row {key!r} has no component {component!r} that is a finite number; it has {', '.join(known) or 'none'}"
+        )
+
+
 class DataError(AsyncRLError, ValueError):
     """A prompt file or row that cannot be used; the message names file and row number."""
 
@@ -165,6 +205,15 @@ class WeightSyncError(AsyncRLError):
 
 class CheckpointError(AsyncRLError):
     """A checkpoint that cannot be written or trusted."""
+
+
+class SimulationStuck(AsyncRLError):
+    """A simulated run cannot go on: ``cause``, ``at`` virtual second, with the ``waits`` and ``tasks`` in progress in words."""
+
+    def __init__(self, cause: str, at: float, waits: tuple[str, ...], tasks: tuple[str, ...]) -> None:
+        self.cause, self.at, self.waits, self.tasks = cause, at, waits, tasks
+        lines = [f"stuck at virtual second {at:.6f}: {cause}", *(f"waits for {wait}" for wait in waits or ("nobody",)), *tasks]
+        super().__init__("\n".join(lines))
 
 
 class RunFailed(AsyncRLError):

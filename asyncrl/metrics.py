@@ -37,7 +37,7 @@ class Sum(msgspec.Struct, frozen=True, tag="sum", array_like=True):
 
 
 class Max(msgspec.Struct, frozen=True, tag="max", array_like=True):
-    """The largest value seen."""
+    """The largest value seen. Minus infinity stands for nothing seen, whose value is NaN."""
 
     largest: float
 
@@ -45,11 +45,11 @@ class Max(msgspec.Struct, frozen=True, tag="max", array_like=True):
         return Max(max(self.largest, other.largest))
 
     def value(self) -> float:
-        return self.largest
+        return self.largest if self.largest > -math.inf else math.nan
 
 
 class Min(msgspec.Struct, frozen=True, tag="min", array_like=True):
-    """The smallest value seen."""
+    """The smallest value seen. Infinity stands for nothing seen, whose value is NaN."""
 
     smallest: float
 
@@ -57,7 +57,7 @@ class Min(msgspec.Struct, frozen=True, tag="min", array_like=True):
         return Min(min(self.smallest, other.smallest))
 
     def value(self) -> float:
-        return self.smallest
+        return self.smallest if self.smallest < math.inf else math.nan
 
 
 class Last(msgspec.Struct, frozen=True, tag="last", array_like=True):
@@ -72,7 +72,96 @@ class Last(msgspec.Struct, frozen=True, tag="last", array_like=True):
         return self.last
 
 
-Metric = Mean | Sum | Max | Min | Last
+class Deviation(msgspec.Struct, frozen=True, tag="deviation", array_like=True):
+    """A standard deviation: of a sample where ``freedom`` is 1, of everything there is where it is 0. NaN for too few values.
+
+    Joined by the rule of Chan, Golub and LeVeque (1979), which does not cancel as a sum of squares does.
+    """
+
+    weight: float
+    mean: float
+    squares: float
+    """Sum of the squared distances from the mean."""
+    freedom: float = 0.0
+
+    def join(self, other: "Deviation") -> "Deviation":
+        weight = self.weight + other.weight
+        if not weight:
+            return self
+        apart = other.mean - self.mean
+        squares = self.squares + other.squares + apart * apart * self.weight * other.weight / weight
+        return Deviation(weight, self.mean + apart * other.weight / weight, squares, self.freedom)
+
+    def value(self) -> float:
+        return math.sqrt(self.squares / (self.weight - self.freedom)) if self.weight > self.freedom else math.nan
+
+
+class EffectiveSize(msgspec.Struct, frozen=True, tag="effective_size", array_like=True):
+    """Kish's effective sample size of weights, as a part of their number: (sum w)^2 / (n sum w^2). 0 when all are 0."""
+
+    total: float
+    squares: float
+    count: float
+
+    def join(self, other: "EffectiveSize") -> "EffectiveSize":
+        return EffectiveSize(self.total + other.total, self.squares + other.squares, self.count + other.count)
+
+    def value(self) -> float:
+        if not self.count:
+            return math.nan
+        return self.total * self.total / (self.count * self.squares) if self.squares else 0.0
+
+
+class Correlation(msgspec.Struct, frozen=True, tag="correlation", array_like=True):
+    """Pearson's correlation of weighed pairs; joined as ``Deviation`` is. NaN where one side does not vary but for rounding."""
+
+    weight: float
+    means: tuple[float, float]
+    squares: tuple[float, float]
+    """Sums of the squared distances from the two means."""
+    products: float
+    """Sum of the products of the two distances."""
+
+    def join(self, other: "Correlation") -> "Correlation":
+        weight = self.weight + other.weight
+        if not weight:
+            return self
+        share, crossed = other.weight / weight, self.weight * other.weight / weight
+        apart = [theirs - ours for ours, theirs in zip(self.means, other.means, strict=True)]
+        return Correlation(
+            weight,
+            (self.means[0] + apart[0] * share, self.means[1] + apart[1] * share),
+            (
+                self.squares[0] + other.squares[0] + apart[0] * apart[0] * crossed,
+                self.squares[1] + other.squares[1] + apart[1] * apart[1] * crossed,
+            ),
+            self.products + other.products + apart[0] * apart[1] * crossed,
+        )
+
+    def value(self) -> float:
+        floors = [1e-24 * self.weight * mean * mean for mean in self.means]
+        if any(square <= floor for square, floor in zip(self.squares, floors, strict=True)):
+            return math.nan
+        return self.products / math.sqrt(self.squares[0] * self.squares[1])
+
+
+class ExplainedVariance(msgspec.Struct, frozen=True, tag="explained_variance", array_like=True):
+    """How much of a target's variance a prediction takes away: ``1 - var(target - prediction) / (var(target) + 1e-5)``.
+
+    Sample variances; NaN for fewer than two values.
+    """
+
+    target: Deviation
+    residual: Deviation
+
+    def join(self, other: "ExplainedVariance") -> "ExplainedVariance":
+        return ExplainedVariance(self.target.join(other.target), self.residual.join(other.residual))
+
+    def value(self) -> float:
+        return 1.0 - self.residual.value() ** 2 / (self.target.value() ** 2 + 1e-5)
+
+
+Metric = Mean | Sum | Max | Min | Last | Deviation | EffectiveSize | Correlation | ExplainedVariance
 Metrics = dict[str, Metric]
 
 

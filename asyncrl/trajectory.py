@@ -150,6 +150,21 @@ class PromptGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     step: int
     """The step that issued the group."""
     agent_name: str = "single_turn_agent"
+    greedy_baseline: bool = False
+    """One more session, which takes the likeliest tokens; it is judged as the others are, and never trained."""
+    reward_components: list[str] = []
+    """Parts of the reward, by their names in what the reward function returns, that its rows must have."""
+
+    @property
+    def session_names(self) -> list[str]:
+        """The sessions asked for, by number; the greedy one comes last."""
+        return [str(number) for number in range(self.sessions)] + ([GREEDY_SESSION] if self.greedy_baseline else [])
+
+    def sampling_of(self, session: str) -> SamplingParams:
+        """How the answers of a session are sampled."""
+        if session != GREEDY_SESSION:
+            return self.sampling
+        return msgspec.structs.replace(self.sampling, temperature=0.0, top_p=1.0, top_k=-1)
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

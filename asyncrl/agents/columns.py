@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from asyncrl.agents.group import ScoredTrajectory
 from asyncrl.tensors.wire import Column
 from asyncrl.trajectory import PromptGroup
@@ -20,7 +22,7 @@ WRITES = (
     "rm_scores",
     "reward_extra_info",
 )
-"""The fields of every row that an agent worker puts."""
+"""The fields of every row that an agent worker puts; ``reward_components`` comes with them where the group asks for some."""
 
 SUCCESS = "success"
 """The status in the tag of a trajectory."""
@@ -39,10 +41,14 @@ def group_rows(group: PromptGroup, rows: Sequence[ScoredTrajectory]) -> GroupRow
     """Columns and tags of ``rows``, N of them.
 
     prompts int64 [p]; responses, response_mask int64 [r]; rollout_log_probs float32 [r]; rollout_versions int32 [r];
-    rm_scores float32 [r], zero but for the score at the last token; reward_extra_info json. A response without tokens
+    rm_scores float32 [r], zero but for the score at the last sampled token; reward_extra_info json. A response without tokens
     has empty rm_scores: its score is in the tag alone.
     """
     outputs = [row.trajectory for row in rows]
+    parts = {}
+    if group.reward_components:
+        table = np.array([row.components for row in rows], dtype=np.float32).reshape(len(rows), len(group.reward_components))
+        parts["reward_components"] = Column.dense(table, "float32")
     return GroupRows(
         keys=[str(row.key) for row in rows],
         fields={
@@ -51,20 +57,26 @@ def group_rows(group: PromptGroup, rows: Sequence[ScoredTrajectory]) -> GroupRow
             "response_mask": Column.jagged("int64", [output.response_mask for output in outputs]),
             "rollout_log_probs": Column.jagged("float32", [output.log_probs for output in outputs]),
             "rollout_versions": Column.jagged("int32", [output.versions for output in outputs]),
-            "rm_scores": Column.jagged("float32", [token_scores(row.score, len(row.trajectory.response_ids)) for row in rows]),
+            "rm_scores": Column.jagged("float32", [token_scores(row.score, row.trajectory.response_mask) for row in rows]),
             "reward_extra_info": Column.objects([row.extra for row in rows]),
+            **parts,
         },
         tags=[row_tag(group, row) for row in rows],
     )
 
 
-def token_scores(score: float, length: int) -> list[float]:
-    """The score at the last of ``length`` tokens, zero before.
+def token_scores(score: float, mask: Sequence[int]) -> list[float]:
+    """The score at the last sampled token, zero elsewhere; at the last token where none was sampled.
 
-    >>> token_scores(0.5, 3), token_scores(0.5, 0)
-    ([0.0, 0.0, 0.5], [])
+    On a tool's token it would be lost to whatever looks at sampled tokens alone.
+
+    >>> token_scores(0.5, [1, 1, 0]), token_scores(0.5, [0, 0]), token_scores(0.5, [])
+    ([0.0, 0.5, 0.0], [0.0, 0.5], [])
     """
-    return [0.0] * (length - 1) + [score] if length else []
+    scores = [0.0] * len(mask)
+    if scores:
+        scores[max((place for place, sampled in enumerate(mask) if sampled), default=-1)] = score
+    return scores
 
 
 def row_tag(group: PromptGroup, row: ScoredTrajectory) -> dict[str, Any]:
@@ -79,6 +91,7 @@ def row_tag(group: PromptGroup, row: ScoredTrajectory) -> dict[str, Any]:
         "prompt_len": len(output.prompt_ids),
         "response_len": len(output.response_ids),
         "seq_len": len(output.prompt_ids) + len(output.response_ids),
+        "trainable_len": sum(output.response_mask),
         "global_steps": group.step,
         "min_global_steps": min(versions),
         "max_global_steps": max(versions),

@@ -2,13 +2,13 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
 from asyncrl.agents.chat import ChatTokenizer
 from asyncrl.agents.loop import AgentLoop, Generate, SessionContext
-from asyncrl.errors import DataError, RewardError
+from asyncrl.errors import DataError, MissingComponent, RewardError
 from asyncrl.trajectory import PromptGroup, RewardItem, RewardResult, Status, Trajectory, TrajectoryKey
 
 Score = Callable[[list[RewardItem]], Awaitable[list[RewardResult]]]
@@ -23,6 +23,8 @@ class ScoredTrajectory(msgspec.Struct, frozen=True, kw_only=True):
     score: float
     extra: dict[str, object]
     """Further values of the reward function."""
+    components: list[float] = []
+    """The parts of the reward that the group asks for, in its order."""
 
 
 class SessionFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +49,7 @@ class GroupOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_group(group: PromptGroup, loop: AgentLoop, score: Score, *, generate: Generate, tokenizer: ChatTokenizer) -> GroupOutcome:
-    """Run the ``n`` sessions of ``group`` at once, then judge the last output of each in one call of ``score``.
+    """Run the sessions of ``group`` at once, then judge the last output of each in one call of ``score``.
 
     Whatever a session or its reward raises becomes a failed session with a reason; cancelling passes through, and ends
     the sessions.
@@ -59,11 +61,18 @@ async def run_group(group: PromptGroup, loop: AgentLoop, score: Score, *, genera
         if result.error or result.score is None or not math.isfinite(result.score):
             failures[session] = f"reward: {result.error or f'no finite score: {result.score}'}"
             continue
+        try:
+            parts = components(group, TrajectoryKey(group.uid, session, len(outputs[session]) - 1), {"score": result.score, **result.extra})
+        except MissingComponent as error:
+            failures[session] = f"reward: {describe(error)}"
+            continue
         rows += [
-            ScoredTrajectory(key=TrajectoryKey(group.uid, session, index), trajectory=output, score=result.score, extra=result.extra)
+            ScoredTrajectory(
+                key=TrajectoryKey(group.uid, session, index), trajectory=output, score=result.score, extra=result.extra, components=parts
+            )
             for index, output in enumerate(outputs[session])
         ]
-    failed = [SessionFailure(session=session, reason=failures[session]) for session in sorted(failures, key=int)]
+    failed = [SessionFailure(session=session, reason=failures[session]) for session in group.session_names if session in failures]
     return GroupOutcome(uid=group.uid, rows=rows, failures=failed)
 
 
@@ -71,7 +80,7 @@ async def _run_sessions(
     group: PromptGroup, loop: AgentLoop, generate: Generate, tokenizer: ChatTokenizer
 ) -> tuple[dict[str, list[Trajectory]], dict[str, str]]:
     """Outputs and failure reasons by session, in session order."""
-    sessions = [str(number) for number in range(group.sessions)]
+    sessions = group.session_names
     try:
         prompt_ids = tokenizer.encode_prompt(group.prompt)
     except DataError as error:
@@ -81,7 +90,7 @@ async def _run_sessions(
             uid=group.uid,
             session=session,
             prompt_ids=prompt_ids,
-            sampling=group.sampling,
+            sampling=group.sampling_of(session),
             seed=group.seed,
             generate=generate,
             tokenizer=tokenizer,
@@ -131,6 +140,17 @@ def _reward_item(group: PromptGroup, session: str, outputs: Sequence[Trajectory]
         ground_truth=group.ground_truth,
         extra_info={**group.extra_info, **named},
     )
+
+
+def components(group: PromptGroup, key: TrajectoryKey, extra: Mapping[str, object]) -> list[float]:
+    """The parts of the reward that ``group`` asks for, in its order. Raises MissingComponent for one that is no finite number."""
+    found: list[float] = []
+    for name in group.reward_components:
+        value = extra.get(name)
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise MissingComponent(name, str(key), tuple(extra))
+        found.append(float(value))
+    return found
 
 
 async def _judge(score: Score, items: list[RewardItem]) -> list[RewardResult]:

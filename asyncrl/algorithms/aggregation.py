@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from asyncrl.algorithms.masked import masked_count, masked_sum
+from asyncrl.algorithms.masked import masked_count, masked_sum, ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ class Denominators:
     @classmethod
     def of(cls, response_mask: Tensor, scale: float) -> "Denominators":
         """The denominators of a mini-batch of which ``response_mask`` [N, R] is the whole."""
-        return cls(float(response_mask.bool().sum()), float(response_mask.bool().any(-1).sum()), scale)
+        lengths = ones(response_mask, -1)
+        return cls(float(lengths.sum()), float((lengths > 0).sum()), scale)
 
 
 def _divided(total: Tensor, denominator: float) -> Tensor:

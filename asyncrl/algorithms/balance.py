@@ -118,6 +118,46 @@ def balance_groups(lengths: Sequence[int], uids: Sequence[Hashable], parts: int)
     return [sorted(row for group in part for row in groups[group]) for part in cut]
 
 
+def micro_batches(lengths: Sequence[int], max_tokens: int, *, minimum: int = 1, multiple: int = 1, group_size: int = 1) -> list[list[int]]:
+    """Row numbers of each micro-batch of a rank: at most ``max_tokens`` tokens in one, the work spread evenly.
+
+    As few as fit, but no fewer than ``minimum``, which is how ranks agree on the largest count that one of them needs, and a
+    ``multiple`` of some number. ``group_size`` rows that follow one another stay together. Rows in a part ascend, and
+    ``places`` puts what was computed by micro-batch back into row order. Nothing for no row. Raises ValueError when one
+    group is over the budget, and when there are fewer groups than micro-batches asked for.
+
+    >>> micro_batches([5, 4, 3, 4], 8)
+    [[0, 2], [1, 3]]
+    """
+    if max_tokens < 1 or minimum < 1 or multiple < 1 or group_size < 1 or len(lengths) % group_size:
+        raise ValueError(f"sizes must be at least 1 and {len(lengths)} rows a multiple of group_size, got {group_size}")
+    groups = [list(range(first, first + group_size)) for first in range(0, len(lengths), group_size)]
+    tokens = [sum(lengths[row] for row in rows) for rows in groups]
+    if max(tokens, default=0) > max_tokens:
+        raise ValueError(f"a micro-batch of {max_tokens} tokens does not hold {group_size} row(s) of {max(tokens)} tokens")
+    work = [sum(row_workload(lengths[row]) for row in rows) for rows in groups]
+    least = math.ceil(max(minimum, math.ceil(sum(tokens) / max_tokens)) / multiple) * multiple
+    for count in range(least, len(groups) + 1, multiple):
+        # Even work fits most often; even lengths fit in some cases where it does not.
+        for weights in (work, tokens):
+            parts = karmarkar_karp(weights, count, equal_size=False)
+            if all(sum(tokens[group] for group in part) <= max_tokens for part in parts):
+                return [[row for group in part for row in groups[group]] for part in sorted(parts)]
+    if not lengths:
+        return []
+    raise ValueError(f"{len(groups)} group(s) of {group_size} row(s) cannot make {least} micro-batches, a multiple of {multiple}")
+
+
+def places(parts: Sequence[Sequence[int]]) -> list[int]:
+    """Where each row stands when the parts are put one after the other: the order in which to take them back.
+
+    >>> places([[1, 2], [0]])
+    [2, 0, 1]
+    """
+    flat = [row for part in parts for row in part]
+    return sorted(range(len(flat)), key=flat.__getitem__)
+
+
 def batch_multiple(data_parallel: int, actor_rows: int | None, critic_rows: int | None = None) -> int:
     """The number that verl pads a batch to a multiple of: ranks, and the rows of a mini-batch of each role that updates."""
     return math.lcm(data_parallel, *(rows for rows in (actor_rows, critic_rows) if rows is not None))

@@ -3,6 +3,10 @@
 ``logits`` [T, V] in any float dtype, ``tokens`` [T] int64. Results are [T] in float32, or float64 for float64 logits. The
 rows are worked on in chunks and the gradient is written by hand, so that neither direction keeps a second [T, V] tensor
 in float32; backward makes one [T, V] gradient in the dtype of the logits.
+
+``log_probs_from_hidden`` makes no [T, V] tensor at all: it takes what the output head takes. In full precision it is torch's
+chunked ``linear_cross_entropy``. That one returns its losses in the dtype of its input, and a log-prob rounded to bfloat16 is
+no use in a ratio, so half precision goes through checkpointed chunks of the functions here.
 """
 
 from collections.abc import Iterator
@@ -10,15 +14,40 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn import LinearCrossEntropyOptions
+from torch.nn.functional import linear, linear_cross_entropy
+from torch.utils.checkpoint import checkpoint
 
 CHUNK_ELEMENTS = 1 << 22
 """Elements of the logits that are widened to float32 at a time: 16 MiB."""
+HEAD_CHUNK_ELEMENTS = 1 << 26
+"""Elements of the logits that the head makes at a time: 128 MiB in bfloat16."""
 
 
 def log_probs_from_logits(logits: Tensor, tokens: Tensor, temperature: float) -> Tensor:
     """Log-prob of each token: [T]. Raises ValueError for a temperature that is not positive."""
     _check(temperature)
     return cast(Tensor, _TokenLogProbs.apply(logits, tokens, temperature))  # type: ignore[no-untyped-call]
+
+
+def log_probs_from_hidden(hidden: Tensor, head: Tensor, tokens: Tensor, temperature: float) -> Tensor:
+    """Log-prob of each token from the hidden states before the output head: [T], as ``log_probs_from_logits(hidden @ head.T)``.
+
+    ``hidden``: [T, H], ``head``: [V, H], of one dtype. It costs the head's product once more in backward. The gradient of a
+    half-precision head adds up over chunks in its own dtype. Raises ValueError for a temperature that is not positive.
+    """
+    _check(temperature)
+    if hidden.dtype in (torch.float32, torch.float64):
+        options = LinearCrossEntropyOptions()
+        return -linear_cross_entropy(hidden / temperature, head, tokens, reduction="none", options=options)
+    step = max(1, HEAD_CHUNK_ELEMENTS // max(1, len(head)))
+    starts = range(0, max(1, len(hidden)), step)
+    pieces = [checkpoint(_piece, hidden[at : at + step], head, tokens[at : at + step], temperature, use_reentrant=False) for at in starts]
+    return torch.cat(pieces)
+
+
+def _piece(hidden: Tensor, head: Tensor, tokens: Tensor, temperature: float) -> Tensor:
+    return log_probs_from_logits(linear(hidden, head), tokens, temperature)
 
 
 def entropy_from_logits(logits: Tensor, temperature: float) -> Tensor:

@@ -7,17 +7,18 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from asyncrl.bench.algorithms import algorithms
 from asyncrl.bench.queue import queue
 from asyncrl.bench.report import Report
 from asyncrl.bench.rounds import Progress
-from asyncrl.bench.rpc import rpc
+from asyncrl.bench.rpc import RpcWork, rpc
 from asyncrl.bench.step import StepWork, step
 from asyncrl.errors import AsyncRLError
 from asyncrl.runtime.host import run_main
 
 Bench = Callable[[Progress], Awaitable[Report]]
 
-NAMES: dict[str, Bench] = {"rpc": rpc, "queue": queue, "step": step}
+NAMES: dict[str, Bench] = {"rpc": rpc, "queue": queue, "algorithms": algorithms, "step": step}
 """Every benchmark."""
 ALL = "all"
 
@@ -27,11 +28,14 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="asyncrl bench", description=__doc__, allow_abbrev=False)
     parser.add_argument("name", choices=[*NAMES, ALL], metavar="NAME", help=f"one of {', '.join([*NAMES, ALL])}")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of tables")
-    parser.add_argument("--peer-python", metavar="PATH", help="step: an interpreter that has TRL, to be measured in the same rounds")
+    parser.add_argument(
+        "--peer-python", metavar="PATH", help="an interpreter with the peers: TRL for step; ray, xoscar, distributed for rpc"
+    )
     given = parser.parse_args(arguments)
     benches = dict(NAMES)
     if given.peer_python:
         benches["step"] = partial(step, work=StepWork(peer_python=given.peer_python))
+        benches["rpc"] = partial(rpc, work=RpcWork(peer_python=given.peer_python))
     try:
         for name in NAMES if given.name == ALL else [given.name]:
             show(measured(name, benches[name]), given.json)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from asyncrl.runtime.actor import Actor, endpoint
 from asyncrl.runtime.host import RealHost, remove_folder
-from asyncrl.runtime.security import ipc_endpoint, private_folder
+from asyncrl.runtime.security import private_folder, process_endpoint
 from asyncrl.runtime.supervisor_client import SupervisorClient
 from asyncrl.runtime.supervisor_messages import ProcessDeath
 from asyncrl.runtime.system import ActorSystem
@@ -39,15 +39,22 @@ class Echo(Actor):
 
 
 @contextlib.asynccontextmanager
-async def job() -> AsyncIterator[ActorSystem]:
-    """A system of this process that can spawn children; they and all folders are gone when the block ends."""
+async def job(interface: str = "") -> AsyncIterator[ActorSystem]:
+    """A system of this process that can spawn children; they and all folders are gone when the block ends.
+
+    They talk over ipc, or over tcp ports of ``interface``.
+    """
     host, sockets, logs = RealHost(), private_folder(), tempfile.mkdtemp(prefix="asyncrl-bench-")
     try:
-        supervisor = SupervisorClient.start(host=host, folder=sockets, log_folder=logs, attempt="bench", env_allow=ENVIRONMENT)
+        supervisor = SupervisorClient.start(
+            host=host, folder=sockets, log_folder=logs, attempt="bench", env_allow=ENVIRONMENT, interface=interface
+        )
         supervisor.attach_loop(_ignored)
         try:
-            own = ipc_endpoint(sockets, "bench")
-            async with ActorSystem.bind("bench", own, host=host, attempt=supervisor.attempt, token=supervisor.token) as system:
+            own = process_endpoint(sockets, "bench", interface)
+            token, attempt = supervisor.token, supervisor.attempt
+            # The references block the loop on purpose.
+            async with ActorSystem.bind("bench", own, host=host, attempt=attempt, token=token, watching=None) as system:
                 system.attach(supervisor)
                 yield system
         finally:

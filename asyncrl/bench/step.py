@@ -9,28 +9,21 @@ forward and AdamW in one process with two threads (``asyncrl.bench.plain_step``)
 step_vs_trl: with ``--peer-python``, the reference is TRL's GRPOTrainer in that interpreter.
 """
 
-import asyncio
 import json
-import os
 import statistics
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from asyncrl.bench.foreign import run_python
 from asyncrl.bench.report import Figure, Report
 from asyncrl.bench.rounds import Progress
-from asyncrl.errors import AsyncRLError
 from asyncrl.observe.curve import read_metrics
 
 WARM = 2
 """Steps that do not count."""
-LAUNCH_SECONDS = 300.0
 STAGES = ("gen", "old_log_prob", "ref", "adv", "update_actor", "update_weights", "clear")
-
-
-class BenchFailed(AsyncRLError):
-    """A measured process did not end well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +43,7 @@ async def step(progress: Progress, work: StepWork | None = None) -> Report:
     shares: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as name:
         folder = Path(name)
-        await _python(folder, [sys.executable, "-m", "asyncrl.bench.plain_step", "make", str(folder)], 1)
+        await run_python(folder, [sys.executable, "-m", "asyncrl.bench.plain_step", "make", str(folder)], 1)
         for number in range(work.rounds):
             progress(f"step: round {number + 1} of {work.rounds}")
             taken["plain"].append(await _plain(folder, work))
@@ -88,14 +81,14 @@ async def _ours(folder: Path, work: StepWork, kind: str, number: int) -> tuple[f
         "trainer.logger=[file]", f"trainer.default_local_dir={run}",
     ]  # fmt: skip
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(work.ranks), "-m", "asyncrl.launch"]
-    await _python(folder, [*launch, *options], 1)
+    await run_python(folder, [*launch, *options], 1)
     records = read_metrics(run)[WARM:]
     shares = {name: statistics.median(record.get(f"timing_share/{name}", 0.0) for record in records) for name in STAGES}
     return statistics.median(record["timing_s/step"] for record in records), shares
 
 
 async def _plain(folder: Path, work: StepWork) -> float:
-    output = await _python(folder, [sys.executable, "-m", "asyncrl.bench.plain_step", "run", str(folder), str(work.steps)], 2)
+    output = await run_python(folder, [sys.executable, "-m", "asyncrl.bench.plain_step", "run", str(folder), str(work.steps)], 2)
     return _median_seconds(output)
 
 
@@ -103,7 +96,7 @@ async def _peer(folder: Path, work: StepWork) -> float:
     assert work.peer_python is not None
     script = Path(__file__).with_name("peer_trl.py")
     # -P: the script's own folder has modules that are named as those of the standard library.
-    output = await _python(folder, [work.peer_python, "-P", str(script), str(folder), str(work.steps)], 2)
+    output = await run_python(folder, [work.peer_python, "-P", str(script), str(folder), str(work.steps)], 2)
     return _median_seconds(output)
 
 
@@ -111,28 +104,3 @@ def _median_seconds(output: str) -> float:
     """The median of the seconds that a script prints as its last line, without the first steps."""
     seconds: list[float] = json.loads(output.splitlines()[-1])["seconds"]
     return statistics.median(seconds[WARM:])
-
-
-async def _python(folder: Path, command: list[str], threads: int) -> str:
-    """Run a command to its end; return what it printed. Raises BenchFailed with its last lines."""
-    # The children run elsewhere; they import this very package.
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-        "OMP_NUM_THREADS": str(threads),
-        "THREADS": str(threads),
-        "HF_HUB_OFFLINE": "1",
-    }
-    process = await asyncio.create_subprocess_exec(
-        *command, cwd=folder, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        async with asyncio.timeout(LAUNCH_SECONDS):
-            output, errors = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode != 0:
-        raise BenchFailed(f"{' '.join(command[:4])} ended with {process.returncode}: {errors.decode()[-2000:]}")
-    return output.decode()

@@ -17,6 +17,12 @@ FOLLOWS: Mapping[str, str] = MappingProxyType(
         "actor_rollout_ref.rollout.response_length": "data.max_response_length",
         "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": "actor_rollout_ref.actor.use_dynamic_bsz",
         "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu": "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+        "critic.ppo_mini_batch_size": "actor_rollout_ref.actor.ppo_mini_batch_size",
+        "critic.use_dynamic_bsz": "actor_rollout_ref.actor.use_dynamic_bsz",
+        "critic.ppo_epochs": "actor_rollout_ref.actor.ppo_epochs",
+        "critic.shuffle": "actor_rollout_ref.actor.shuffle",
+        "critic.loss_agg_mode": "actor_rollout_ref.actor.loss_agg_mode",
+        "critic.loss_scale_factor": "actor_rollout_ref.actor.loss_scale_factor",
     }
 )
 """Follower and the option it follows. Options that follow one of their own section are properties of it (``Actor.clip_low``)."""
@@ -30,8 +36,11 @@ def filled(config: Config) -> Config:
         actor = msgspec.structs.replace(actor, loss_scale_factor=float(data.max_response_length))
     passes = {"log_prob_use_dynamic_bsz": actor.use_dynamic_bsz, "log_prob_max_token_len_per_gpu": actor.ppo_max_token_len_per_gpu}
     lengths = {"prompt_length": data.max_prompt_length, "response_length": data.max_response_length}
+    shared = ("ppo_mini_batch_size", "use_dynamic_bsz", "ppo_epochs", "shuffle", "loss_agg_mode", "loss_scale_factor")
+    of_actor = msgspec.structs.asdict(actor)
+    critic = _fill(config.critic, {name: of_actor[name] for name in shared})
     roles = msgspec.structs.replace(roles, actor=actor, ref=_fill(roles.ref, passes), rollout=_fill(roles.rollout, {**passes, **lengths}))
-    return msgspec.structs.replace(config, actor_rollout_ref=roles)
+    return msgspec.structs.replace(config, actor_rollout_ref=roles, critic=critic)
 
 
 S = TypeVar("S", bound=msgspec.Struct)

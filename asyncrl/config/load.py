@@ -21,13 +21,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from asyncrl.config.build import listed, split, typed
 from asyncrl.config.checks import check, remarks
-from asyncrl.config.follow import filled
+from asyncrl.config.follow import FOLLOWS, filled
 from asyncrl.config.names import options, sections
 from asyncrl.config.places import config_file, configs_folder, shipped_configs
 from asyncrl.config.schema.root import Config
 from asyncrl.config.suggest import did_you_mean
 from asyncrl.config.tree import Tree, leaves, lookup, merged, plain, put, values
-from asyncrl.config.verl_names import judge, known_name
+from asyncrl.config.verl_names import judge, known_name, switched_off
 from asyncrl.errors import ConfigError
 
 _HEAD = re.compile(r"\$\{\s*([^:}$]*)([:}$]|\Z)")
@@ -63,10 +63,10 @@ def assembled(given: Mapping[str, Any], name: str) -> Loaded:
     """The same from a plain tree of given values, as a YAML file holds them; ``name`` is only passed on."""
     _refuse_code(given)
     ours, rest = split(_resolved(merged(msgspec.to_builtins(Config()), given)))
-    notices = [judge(key, value) for key, value in leaves(rest)]
-    notices += _aliases(ours, given) + _one_process(ours)
+    said = _aliases(ours, given) + _one_process(ours)
     listed(ours)
     config = filled(typed(ours))
+    notices = [judge(key, value, critic=config.need_critic) for key, value in leaves(rest)] + said + _idle(config, given)
     check(config)
     return Loaded(config=config, notices=notices + remarks(config), resolved=plain(msgspec.to_builtins(config)), name=name)
 
@@ -162,13 +162,21 @@ def _resolved(tree: Tree) -> Tree:
 def _aliases(ours: Tree, given: Mapping[str, Any]) -> list[str]:
     """Translate other spellings of a value in place; returns what to say about them."""
     said = []
-    engine, strategy = "actor_rollout_ref.rollout.name", "actor_rollout_ref.actor.strategy"
+    engine, strategies = "actor_rollout_ref.rollout.name", ("actor_rollout_ref.actor.strategy", "critic.strategy")
     if lookup(ours, engine) == "hf":
         put(ours, engine, "embedded")
         said.append(f"{engine}=hf means the embedded engine")
-    if lookup(given, strategy) in ("fsdp", "fsdp2"):
-        said.append(f"{strategy}={lookup(given, strategy)} means FSDP2")
-    return said
+    named = [strategy for strategy in strategies if lookup(given, strategy) in ("fsdp", "fsdp2")]
+    return said + [f"{strategy}={lookup(given, strategy)} means FSDP2" for strategy in named]
+
+
+def _idle(config: Config, given: Mapping[str, Any]) -> list[str]:
+    """What to say about options of a critic that is not there."""
+    if config.need_critic:
+        return []
+    told = [(f"critic.{name}", value) for name, value in leaves(given.get("critic") or {}) if name != "enable"]
+    ours = [(name, value) for name, value in told if name in options() and name not in FOLLOWS and value != options()[name].default]
+    return [switched_off(name, value) for name, value in ours]
 
 
 def _one_process(ours: Tree) -> list[str]:

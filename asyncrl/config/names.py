@@ -83,10 +83,11 @@ def is_section(kind: Any) -> bool:
 
 @cache
 def field_meanings(section: type[Section]) -> Mapping[str, str]:
-    """The docstring under each field of a section, by attribute name."""
+    """The docstring under each field of a section, by attribute name; a section above it knows what it does not repeat."""
     body = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0]
     assert isinstance(body, ast.ClassDef)
-    found: dict[str, str] = {}
+    above = section.__base__
+    found: dict[str, str] = dict(field_meanings(above)) if above is not None and issubclass(above, Section) else {}
     for field, text in zip(body.body, body.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
             found[field.target.id] = inspect.cleandoc(ast.literal_eval(text.value))

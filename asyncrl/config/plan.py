@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from asyncrl.config.estimators import GREEDY
 from asyncrl.config.schema.root import Config
 
 
@@ -18,7 +19,7 @@ class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run would do. Counts are of one step unless they say otherwise; one session gives one trajectory here.
+    """What a run would do. Counts are of one step unless they say otherwise; one session gives one trajectory here, a greedy one none.
 
     ``padding_rows`` fill a mini-batch whose sessions all give one row; a failed session or one of several rows may ask for
     up to ``padding_rows_worst`` in each mini-batch. ``tokens_worst`` counts every row at its two limits.
@@ -40,7 +41,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     tokens_worst: int
     steps: int | None
     epochs: int
+    greedy_sessions: int
     reference: bool
+    critic: bool
+    critic_steps: int
     processes: list[PlannedProcess]
 
     def render(self) -> str:
@@ -50,7 +54,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             ("ranks", f"{self.world_size} on {self.nodes} node(s)"),
             ("steps", steps),
             ("prompts per step", f"{self.prompts}"),
-            ("sessions per prompt", f"{self.sessions}"),
+            ("sessions per prompt", f"{self.sessions}" + (f", and {self.greedy_sessions} greedy" if self.greedy_sessions else "")),
             ("trajectories per step", f"{self.trajectories}"),
             ("optimizer steps per step", f"{self.optimizer_steps}"),
             ("mini-batch", f"{self.mini_batch_prompts} prompts, {self.mini_batch_rows} rows, {self.rows_per_rank} on each rank"),
@@ -58,6 +62,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             ("micro-batches", f"{self.micro_batches} of up to {self.micro_batch_rows} rows, per mini-batch and rank"),
             ("tokens per step, at most", f"{self.tokens_worst}"),
             ("reference model", "yes" if self.reference else "no"),
+            ("critic", f"yes, {self.critic_steps} optimizer steps per step" if self.critic else "no"),
         ]
         places = [
             (process.name, process.role, f"node {process.node}", "torch" if process.needs_torch else "") for process in self.processes
@@ -102,7 +107,10 @@ def batch_arithmetic(config: Config, world_size: int, nodes: int, prompts_in_dat
         tokens_worst=prompts * sessions * row_tokens,
         steps=_steps(config, prompts_in_data),
         epochs=config.trainer.total_epochs,
+        greedy_sessions=int(config.algorithm.estimator in GREEDY),
         reference=config.need_reference,
+        critic=config.need_critic,
+        critic_steps=prompts // config.critic.mini_batch_size * config.critic.epochs if config.need_critic else 0,
         processes=_processes(config, world_size, nodes),
     )
 
@@ -116,7 +124,8 @@ def _steps(config: Config, prompts_in_data: int | None) -> int | None:
 def _processes(config: Config, world_size: int, nodes: int) -> list[PlannedProcess]:
     """Ranks as torchrun places them, one supervisor on each node, its children spread over the nodes in turn."""
     here = max(1, world_size // nodes)
-    model = "policy, reference, rollout engine" if config.need_reference else "policy, rollout engine"
+    present = {"policy": True, "reference": config.need_reference, "critic": config.need_critic, "rollout engine": True}
+    model = ", ".join(role for role, there in present.items() if there)
     ranks = [
         PlannedProcess(
             name=f"rank-{rank}", role=f"controller, {model}" if rank == 0 else model, node=min(rank // here, nodes - 1), needs_torch=True

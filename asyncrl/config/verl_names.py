@@ -27,10 +27,10 @@ REQUIRED: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType(
         "trainer.use_v1": ((True,), "asyncrl has the semantics of verl's V1 trainer only"),
         "transfer_queue.enable": ((True,), "trajectories always travel through the TransferQueue"),
         "model_engine": (("dp", "fsdp", "fsdp2"), "models are trained by FSDP2 only"),
-        "critic.enable": ((None, False), "there is no critic yet"),
         "actor_rollout_ref.ref.strategy": (("fsdp", "fsdp2"), "models are sharded by FSDP2 only"),
         "actor_rollout_ref.actor.fsdp_config.strategy": (("fsdp", "fsdp2"), "models are sharded by FSDP2 only"),
         "actor_rollout_ref.ref.fsdp_config.strategy": (("fsdp", "fsdp2"), "models are sharded by FSDP2 only"),
+        "critic.fsdp.strategy": (("fsdp", "fsdp2"), "models are sharded by FSDP2 only"),
     }
 )
 """Options with the only values that are passed over, and why."""
@@ -42,9 +42,9 @@ SWITCHES = (
     "global_profiler.steps",
     "skip.rollout_tq.enable",
     "*.qat.enable",
-    "actor_rollout_ref.model.mtp.enable*",
-    "actor_rollout_ref.model.lora.rank",
-    "actor_rollout_ref.model.lora.adapter_path",
+    "*.model.mtp.enable*",
+    "*.model.lora.rank",
+    "*.model.lora.adapter_path",
     "actor_rollout_ref.rollout.disaggregation.enabled",
     "actor_rollout_ref.rollout.prometheus.enable",
     "algorithm.rollout_correction.rollout_is",
@@ -71,6 +71,7 @@ NO_EFFECT: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "actor_rollout_ref.actor.calculate_sum_pi_squared",
             "actor_rollout_ref.actor.use_rollout_log_probs",
             "actor_rollout_ref.nccl_timeout",
+            "critic.nccl_timeout",
             "actor_rollout_ref.rollout.over_sample_rate",
             "actor_rollout_ref.rollout.trace.*",
             "actor_rollout_ref.rollout.agent.custom_async_server.*",
@@ -92,7 +93,11 @@ NO_EFFECT: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "*.fsdp_config.forward_prefetch",
             "*.fsdp_config.use_orig_params",
             "*.fsdp_config.wrap_policy.min_num_params",
+            "critic.fsdp.forward_prefetch",
+            "critic.fsdp.use_orig_params",
+            "critic.fsdp.wrap_policy.min_num_params",
         ),
+        "it is actor_rollout_ref.rollout.n": ("critic.rollout_n",),
         "the embedded engine has no such knob": (
             "actor_rollout_ref.rollout.gpu_memory_utilization",
             "actor_rollout_ref.rollout.enforce_eager",
@@ -111,7 +116,6 @@ NO_EFFECT: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs",
         ),
         "its part is switched off": (
-            "critic.*",
             "reward.reward_model.*",
             "reward.sandbox_fusion.*",
             "distillation.*",
@@ -122,12 +126,12 @@ NO_EFFECT: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "*.turbo_config.*",
             "actor_rollout_ref.actor.policy_loss.*",
             "actor_rollout_ref.actor.tau_*",
-            "actor_rollout_ref.model.mtp.*",
-            "actor_rollout_ref.model.lora.*",
-            "actor_rollout_ref.model.lora_alpha",
-            "actor_rollout_ref.model.target_modules",
-            "actor_rollout_ref.model.exclude_modules",
-            "actor_rollout_ref.model.fused_kernel_options.*",
+            "*.model.mtp.*",
+            "*.model.lora.*",
+            "*.model.lora_alpha",
+            "*.model.target_modules",
+            "*.model.exclude_modules",
+            "*.model.fused_kernel_options.*",
             "actor_rollout_ref.rollout.multi_turn.*",
             "actor_rollout_ref.rollout.disaggregation.*",
             "actor_rollout_ref.rollout.prometheus.*",
@@ -156,6 +160,9 @@ ADVICE: Mapping[str, str] = MappingProxyType(
         "custom_reward_function.name": "use reward.custom_reward_function.name",
         "sandbox_fusion.*": "use reward.sandbox_fusion.*",
         "actor_rollout_ref.actor.ppo_micro_batch_size": "use actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
+        "critic.ppo_micro_batch_size": "use critic.ppo_micro_batch_size_per_gpu",
+        "critic.forward_micro_batch_size": "use critic.forward_micro_batch_size_per_gpu",
+        "critic.ppo_infer_*": "use critic.forward_max_token_len_per_gpu or critic.forward_micro_batch_size_per_gpu",
         "*.log_prob_micro_batch_size": "use log_prob_micro_batch_size_per_gpu",
         "*.optim.warmup_style": "use lr_scheduler_type",
     }
@@ -210,14 +217,16 @@ def known_name(name: str) -> str | None:
     return name if inside or name.startswith("ray_kwargs.") else None
 
 
-def judge(name: str, value: Any) -> str:
-    """The notice for an option of verl that is passed over.
+def judge(name: str, value: Any, *, critic: bool = True) -> str:
+    """The notice for an option of verl that is passed over; ``critic``: whether there is one.
 
     Raises :class:`ConfigError` for one that cannot be, and for a name that is neither verl's nor ours.
     """
     option = known_name(name)
     if option is None:
         raise ConfigError(name, value, "there is no such option", did_you_mean(name, defaults()))
+    if not critic and name.startswith("critic."):
+        return switched_off(name, value)
     if name in REQUIRED:
         accepted, reason = REQUIRED[name]
         if value not in accepted:
@@ -230,6 +239,11 @@ def judge(name: str, value: Any) -> str:
     if option == name and option in defaults() and _same(value, default_of(option)):
         return f"{name}={_shown(value)} is what asyncrl does"
     raise _refused(name, value)
+
+
+def switched_off(name: str, value: Any) -> str:
+    """The notice for an option of a part that is not there."""
+    return f"{name}={_shown(value)} has no effect: its part is switched off"
 
 
 def _refused(name: str, value: Any) -> ConfigError:

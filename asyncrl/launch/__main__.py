@@ -13,10 +13,12 @@ from asyncrl.errors import ConfigError, DataError
 from asyncrl.launch.children import start_supervisor
 from asyncrl.launch.environment import Place, check_platform
 from asyncrl.launch.guard import EXIT_CONFIG, Guard
-from asyncrl.launch.job_key import read_job_key
+from asyncrl.launch.interface import Interface, find_interface
+from asyncrl.launch.job_key import job_keys, read_job_key
 from asyncrl.launch.preflight import preflight
 from asyncrl.launch.refusal import refuse
 from asyncrl.launch.run_folder import RunFolder
+from asyncrl.runtime.curve import Keyring
 from asyncrl.runtime.host import RealHost, die_with_parent, run_main
 from asyncrl.runtime.security import make_token, private_folder
 
@@ -41,18 +43,20 @@ def main(arguments: Sequence[str], controller: "Controller | None" = None) -> in
         check_world(loaded.config, place.world_size, place.nodes)
         if loaded.config.debug is not None:
             raise ConfigError("debug", loaded.config.debug, "torchrun starts processes of its own; use `asyncrl train`, or leave it out")
-        key = read_job_key(os.environ) if place.several_nodes else b""
+        keys = job_keys(read_job_key(os.environ), place.rank) if place.several_nodes else None
+        interface = find_interface(loaded.config.runtime) if place.several_nodes else None
         if place.rank == 0:
             preflight(loaded.config)
         folder = RunFolder.open(loaded.config, place, RealHost().wall_time()) if place.rank == 0 else None
     except (ConfigError, DataError) as error:
         return _refused(error, place)
     guard.folder = folder
-    if place.several_nodes:
+    if interface is not None:
         guard.place, guard.speaks = place.here, place.local_rank == 0
         # gloo and NCCL would listen on what the host name resolves to.
-        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
-    return _run(loaded, place, key, guard, controller)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface.name)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface.name)
+    return _run(loaded, place, keys, interface, guard, controller)
 
 
 def _refused(error: ConfigError | DataError, place: Place | None) -> int:
@@ -70,17 +74,19 @@ def _refused(error: ConfigError | DataError, place: Place | None) -> int:
     return code
 
 
-def _run(loaded: Loaded, place: Place, key: bytes, guard: Guard, controller: "Controller | None") -> int:
+def _run(
+    loaded: Loaded, place: Place, keys: Keyring | None, interface: Interface | None, guard: Guard, controller: "Controller | None"
+) -> int:
     host, folder = RealHost(), guard.folder
-    sockets, token, supervisor = "", key, None
+    sockets, token, supervisor = "", b"" if keys is None else keys.token, None
     if folder is not None:
         guard.sockets = sockets = private_folder()
-        token = key or make_token(host)
-        supervisor = start_supervisor(host, place, folder, sockets, token, loaded.config.runtime.interface)
+        token = token or make_token(host)
+        supervisor = start_supervisor(host, place, folder, sockets, token, interface)
     from asyncrl.launch.controller import train
     from asyncrl.launch.rank import RankJob, run_rank  # imports torch
 
-    job = RankJob(loaded, place, host, guard, sockets, token, supervisor)
+    job = RankJob(loaded, place, host, guard, sockets, token, keys, interface, supervisor)
     return run_main(lambda: run_rank(job, train if controller is None else controller))
 
 

@@ -1,7 +1,9 @@
 """The supervisor of this node, as the launcher starts it."""
 
 from asyncrl.launch.environment import Place
+from asyncrl.launch.interface import Interface
 from asyncrl.launch.run_folder import RunFolder
+from asyncrl.launch.watching import watching
 from asyncrl.runtime.host import Host
 from asyncrl.runtime.supervisor import SupervisorClient
 
@@ -9,7 +11,9 @@ CHILD_ENVIRONMENT = ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THR
 """What agents, rewards and shards may see of this environment: no token, no credential."""
 
 
-def start_supervisor(host: Host, place: Place, folder: RunFolder, sockets: str, token: bytes, interface: str) -> SupervisorClient:
+def start_supervisor(
+    host: Host, place: Place, folder: RunFolder, sockets: str, token: bytes, interface: Interface | None
+) -> SupervisorClient:
     """Start it; its children listen in ``sockets``, on several nodes at tcp ports of ``interface``."""
     return SupervisorClient.start(
         host=host,
@@ -18,6 +22,8 @@ def start_supervisor(host: Host, place: Place, folder: RunFolder, sockets: str, 
         attempt=str(place.attempt),
         env_allow=CHILD_ENVIRONMENT,
         token=token,
-        interface=interface if place.several_nodes else "",
+        interface="" if interface is None else interface.address,
+        ports="" if interface is None else interface.ports,
         name=f"supervisor-{place.node}" if place.several_nodes else "supervisor",
+        watching=watching(folder),
     )

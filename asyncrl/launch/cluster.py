@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -16,8 +17,9 @@ from asyncrl.runtime.ref import ActorRef
 from asyncrl.runtime.system import ActorSystem
 from asyncrl.runtime.tasks import all_of
 from asyncrl.transfer_queue.client import TransferQueue
-from asyncrl.transfer_queue.shard import QueueShard
+from asyncrl.transfer_queue.shard import QueueShard, ShardOptions
 from asyncrl.workers.agent import AgentWorker
+from asyncrl.workers.critic import CriticWorker
 from asyncrl.workers.policy import PolicyWorker
 from asyncrl.workers.rank import QueueWorker
 from asyncrl.workers.reference import ReferenceWorker
@@ -25,6 +27,8 @@ from asyncrl.workers.reward import RewardWorker
 from asyncrl.workers.rollout import RolloutWorker
 
 REWARD_THREADS = 8
+SHARD_RESTARTS = 3
+"""How often a shard may die within a minute."""
 
 A = TypeVar("A", bound=Actor)
 Starter = Callable[[], Coroutine[Any, Any, ActorRef[A]]]
@@ -33,7 +37,7 @@ Starter = Callable[[], Coroutine[Any, Any, ActorRef[A]]]
 class Spawner(Protocol):
     """Starts an actor in a process of its own."""
 
-    async def spawn(self, cls: type[A], *args: Any, name: str, process: str, **kwargs: Any) -> ActorRef[A]:
+    async def spawn(self, cls: type[A], *args: Any, name: str, process: str, restarts: int = 0, **kwargs: Any) -> ActorRef[A]:
         """As ``ActorSystem.spawn``."""
         ...
 
@@ -43,6 +47,7 @@ class RoleAddresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     policy: ActorAddress
     reference: ActorAddress | None
+    critic: ActorAddress | None
     rollout: ActorAddress
 
 
@@ -69,18 +74,35 @@ class Cluster:
     queue: TransferQueue
     policy: ActorGroup[PolicyWorker]
     reference: ActorGroup[ReferenceWorker] | None
+    critic: ActorGroup[CriticWorker] | None
     rollout: ActorGroup[RolloutWorker]
     agents: list[ActorRef[AgentWorker]]
 
 
-async def start_cpu_processes(system: Spawner, config: Config) -> CpuProcesses:
-    """Start shards, agent workers and reward workers at once; returns when all are ready."""
+def shard_options(config: Config, run_folder: Path, attempt: str) -> ShardOptions:
+    """How the shards of an attempt keep its rows; another attempt begins without them, as its checkpoint does."""
+    queue = config.transfer_queue
+    folder = run_folder / "queue" if queue.journal_folder is None else Path(resolve_path(queue.journal_folder))
+    return ShardOptions(
+        budget_bytes=int(queue.budget_gb * 1e9),
+        journal=queue.journal,
+        journal_folder=str(folder / attempt),
+    )
+
+
+async def start_cpu_processes(system: Spawner, config: Config, options: ShardOptions) -> CpuProcesses:
+    """Start shards, agent workers and reward workers at once; returns when all are ready.
+
+    A shard that keeps a journal is started again when it dies. Its references are followed within a node.
+    """
+    restarts = SHARD_RESTARTS if options.journal != "off" and (config.trainer.nnodes or 1) == 1 else 0
     reward, rollout, model = config.reward, config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
     function = reward.custom_reward_function
     silence, lockstep = config.runtime.silence, rollout.full_determinism
 
     def shard(slot: int) -> Starter[QueueShard]:
-        return lambda: system.spawn(QueueShard, slot, name=f"shard-{slot}", process=f"shard-{slot}")
+        name = f"shard-{slot}"
+        return lambda: system.spawn(QueueShard, slot, options, name=name, process=name, restarts=restarts)
 
     def agent(number: int) -> Starter[AgentWorker]:
         name = f"agent-{number}"
@@ -108,24 +130,31 @@ async def start_cpu_processes(system: Spawner, config: Config) -> CpuProcesses:
 async def connect(system: ActorSystem, config: Config, processes: CpuProcesses, ranks: Sequence[RoleAddresses]) -> Cluster:
     """Tell every role where the others are, and gather the ranks' roles into groups."""
     silence = config.runtime.silence
-    policy = ActorGroup([system.ref(rank.policy, PolicyWorker) for rank in ranks])
-    rollout = ActorGroup([system.ref(rank.rollout, RolloutWorker) for rank in ranks])
-    reference = None
-    references = [rank.reference for rank in ranks if rank.reference is not None]
-    if references:
-        reference = ActorGroup([system.ref(address, ReferenceWorker) for address in references])
+    policy = ActorGroup([system.ref(rank.policy, PolicyWorker) for rank in ranks]).watched(silence)
+    rollout = ActorGroup([system.ref(rank.rollout, RolloutWorker) for rank in ranks]).watched(silence)
+    reference = _group(system, ReferenceWorker, [rank.reference for rank in ranks], silence)
+    critic = _group(system, CriticWorker, [rank.critic for rank in ranks], silence)
     shards = [shard.address for shard in processes.shards]
     rewards = [reward.address for reward in processes.rewards]
-    await policy.call_all(QueueWorker.connect, shards)
+    await policy.call_all(QueueWorker.connect, shards, system.directory)
     if reference is not None:
-        await reference.call_all(QueueWorker.connect, shards)
+        await reference.call_all(QueueWorker.connect, shards, system.directory)
+    if critic is not None:
+        await critic.call_all(QueueWorker.connect, shards, system.directory)
     engines = [rank.rollout for rank in ranks]
     for agent in processes.agents:
         await agent.call(AgentWorker.connect, engines, shards, rewards)
     return Cluster(
         queue=TransferQueue(processes.shards),
-        policy=policy.watched(silence),
-        reference=None if reference is None else reference.watched(silence),
-        rollout=rollout.watched(silence),
+        policy=policy,
+        reference=reference,
+        critic=critic,
+        rollout=rollout,
         agents=processes.agents,
     )
+
+
+def _group(system: ActorSystem, cls: type[A], addresses: Sequence[ActorAddress | None], silence: float) -> ActorGroup[A] | None:
+    """The members of a role, watched; None where no rank has it."""
+    present = [address for address in addresses if address is not None]
+    return ActorGroup([system.ref(address, cls) for address in present]).watched(silence) if present else None

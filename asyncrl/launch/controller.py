@@ -7,6 +7,7 @@ from asyncrl.agents.chat import ChatTokenizer
 from asyncrl.algorithms.kl_in_reward import kl_controller
 from asyncrl.config.schema import Config
 from asyncrl.launch.inputs import total_steps
+from asyncrl.launch.models import advantage_settings
 from asyncrl.launch.run_folder import RunFolder
 from asyncrl.launch.session import Session, say
 from asyncrl.observe.console import ConsoleTracker
@@ -74,7 +75,16 @@ def build_trainer(session: Session, trackers: Trackers, say: Say) -> Trainer:
     config, cluster, prompts = session.loaded.config, session.cluster, session.prompts
     weight = config.algorithm.kl_ctrl
     kl = kl_controller(weight.type, weight.kl_coef, weight.target_kl, weight.horizon)
-    stages = Stages(cluster.policy, cluster.reference, cluster.rollout, config.algorithm, kl)
+    stages = Stages(
+        policy=cluster.policy,
+        reference=cluster.reference,
+        critic=cluster.critic,
+        rollout=cluster.rollout,
+        queue=cluster.queue,
+        algorithm=config.algorithm,
+        estimation=advantage_settings(config),
+        kl=kl,
+    )
     replay = ReplayBuffer(cluster.queue, "train", say)
     validation_replay = ReplayBuffer(cluster.queue, "val", say)
     val_kwargs = config.actor_rollout_ref.rollout.val_kwargs
@@ -128,8 +138,8 @@ def show_curve(config: Config, folder: RunFolder) -> None:
 
 
 def training_groups(config: Config) -> GroupSettings:
-    """What every training group has in common."""
-    rollout = config.actor_rollout_ref.rollout
+    """What every training group has in common, with what the advantage estimator needs of it."""
+    rollout, needs = config.actor_rollout_ref.rollout, advantage_settings(config).estimator.needs
     sampling = SamplingParams(
         temperature=rollout.temperature,
         top_p=rollout.top_p,
@@ -137,7 +147,15 @@ def training_groups(config: Config) -> GroupSettings:
         max_tokens=rollout.response_limit,
         ignore_eos=rollout.ignore_eos,
     )
-    return GroupSettings("train", rollout.n, sampling, config.trainer.seed, rollout.agent.default_agent_loop)
+    return GroupSettings(
+        "train",
+        rollout.n,
+        sampling,
+        config.trainer.seed,
+        rollout.agent.default_agent_loop,
+        greedy_baseline=needs.greedy_baseline,
+        reward_components=tuple(name for name, _ in config.algorithm.components) if needs.reward_components else (),
+    )
 
 
 def _validation_groups(config: Config) -> GroupSettings:

@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from asyncrl.errors import ConfigError
 
@@ -80,3 +81,11 @@ def check_platform() -> None:
     """Raise ConfigError anywhere but on Linux: parent-death signals and pidfds are needed."""
     if platform.system() != "Linux":
         raise ConfigError("", platform.system(), "asyncrl runs on Linux only")
+
+
+def machine_id() -> str:
+    """A name of the running machine that no other has; "" where the kernel gives none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

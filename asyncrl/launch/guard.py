@@ -49,6 +49,8 @@ class Guard:
         """Whether this process says a cause although there is no run folder yet: the first of a node, where there are several."""
         self.farewell: Callable[[str], None] | None = None
         """Tells the other nodes the cause, where there are others."""
+        self.last_act: Callable[[], None] | None = None
+        """Runs before this process ends: writes out what it has not written yet; takes a second at most."""
         self.released = False
         """Whether the run is over, so that no end is a death any more."""
         self.failure = ""
@@ -143,6 +145,8 @@ class Guard:
             if self.farewell is not None:
                 self.farewell(cause)
                 time.sleep(FAREWELL_SECONDS)
+            if self.last_act is not None:
+                self.last_act()
         finally:
             os._exit(code)
 

@@ -15,7 +15,8 @@ def header_lines(
     plan = batch_arithmetic(config, len(ranks), len(supervisors))
     where = [f" on node {node}" if len(supervisors) > 1 else "" for node in range(len(supervisors))]
     homes = [where[rank * len(supervisors) // len(ranks)] for rank in range(len(ranks))]
-    roles = "policy (FSDP2 shard), " + ("reference, " if config.need_reference else "") + "embedded rollout engine"
+    present = {"reference": config.need_reference, "critic (FSDP2 shard)": config.need_critic, "embedded rollout engine": True}
+    roles = ", ".join(["policy (FSDP2 shard)", *(role for role, there in present.items() if there)])
     lines = [(f"rank {rank}", f"pid {pid}{homes[rank]}: {roles}{', controller' if rank == 0 else ''}") for rank, pid in enumerate(ranks)]
     counts = f"{len(processes.shards)} queue shards, {len(processes.agents)} agent workers, {len(processes.rewards)} reward workers"
     step = (

@@ -19,7 +19,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from asyncrl.config.load import Loaded, load_config, to_yaml
 from asyncrl.config.schema import Config
 from asyncrl.errors import CallFailed
-from asyncrl.launch.cluster import connect, start_cpu_processes
+from asyncrl.launch.cluster import connect, shard_options, start_cpu_processes
 from asyncrl.launch.controller import show_curve, tracked_trainer, train
 from asyncrl.launch.environment import Place
 from asyncrl.launch.header import header_lines
@@ -80,7 +80,7 @@ async def open_session(loaded: Loaded) -> AsyncIterator[Session]:
             prompts, rows = open_prompts(config, tokenizer)
             steps = total_steps(config, prompts.steps_per_epoch)
             roles = await start_roles(system, InlineDevice(), config, ONLY_RANK, steps)
-            actors = await start_cpu_processes(system, config)
+            actors = await start_cpu_processes(system, config, shard_options(config, folder.path, "inline"))
             cluster = await connect(system, config, actors, [roles])
             (folder.path / CONFIG_FILE).write_text(to_yaml(loaded.resolved))
             for notice in loaded.notices:
@@ -93,7 +93,7 @@ async def open_session(loaded: Loaded) -> AsyncIterator[Session]:
 class InlineSystem(ActorSystem):
     """Hosts every actor of the run, and gives everybody all the time: who stands at a breakpoint makes the others wait."""
 
-    async def spawn(self, cls: type[A], *args: Any, name: str, process: str | None = None, **kwargs: Any) -> ActorRef[A]:
+    async def spawn(self, cls: type[A], *args: Any, name: str, process: str | None = None, restarts: int = 0, **kwargs: Any) -> ActorRef[A]:
         """Start an actor in this process, also one that would get a process of its own."""
         return await super().spawn(cls, *args, name=name, **kwargs)
 

@@ -6,11 +6,13 @@ from collections.abc import AsyncGenerator, Sequence
 
 from asyncrl.errors import ActorDied, ActorError, ConfigError, RunFailed, Undeliverable
 from asyncrl.launch.control import RankControl
+from asyncrl.launch.environment import machine_id
 from asyncrl.launch.guard import Guard
+from asyncrl.launch.interface import is_loopback_endpoint
 from asyncrl.launch.job_key import KEY_FILE
 from asyncrl.launch.meeting import Peer
+from asyncrl.runtime.curve import KEY_DIFFERS
 from asyncrl.runtime.ref import ActorRef
-from asyncrl.runtime.security import TOKEN_DIFFERS
 from asyncrl.runtime.system import ActorSystem
 from asyncrl.runtime.tasks import Crew, all_of
 
@@ -30,8 +32,14 @@ class Links:
     async def open(self, peers: Sequence[Peer]) -> None:
         """Connect and begin to watch. From now on the peers hear why this rank ends.
 
-        Raises ConfigError when a peer holds another key, RunFailed when it refuses or does not answer.
+        Raises ConfigError when a peer holds another key or listens where only its own machine reaches it, RunFailed when it
+        refuses or does not answer.
         """
+        for peer in peers:
+            if is_loopback_endpoint(peer.control.endpoint) and peer.machine != machine_id():
+                raise ConfigError(
+                    "runtime.interface", "the loopback", f"{peer.name} is another machine; allowed: an interface that the others reach"
+                )
         await all_of([functools.partial(self._connect, peer) for peer in peers])
         self._guard.farewell = lambda cause: self._system.farewell(f"{LEFT}{cause}")
 
@@ -43,7 +51,7 @@ class Links:
             async with asyncio.timeout(LINK_SECONDS):
                 await anext(stream)
         except Undeliverable as error:
-            if TOKEN_DIFFERS in error.reason:
+            if KEY_DIFFERS in error.reason:
                 raise ConfigError(
                     KEY_FILE, "another key", f"{peer.name} has a different one; every node needs a copy of one file"
                 ) from error

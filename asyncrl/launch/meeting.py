@@ -10,15 +10,17 @@ from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[att
 
 from asyncrl.errors import RunFailed
 from asyncrl.launch.environment import Place
+from asyncrl.launch.interface import Interface
 from asyncrl.launch.run_folder import RunFolder
 from asyncrl.launch.store import StoreRendezvous
 from asyncrl.runtime.host import RealHost
 from asyncrl.runtime.messages import ActorAddress
+from asyncrl.runtime.security import tcp_endpoint
 
 STORE_SECONDS = 60.0
 """How long a connection to torchrun's store may take; it exists before the ranks do."""
 
-REFUSAL_SECONDS = 15.0
+REFUSAL_SECONDS = 40.0
 """How long a rank with a wrong configuration waits for the other nodes to hear of it."""
 
 
@@ -35,21 +37,26 @@ class JobInfo(msgspec.Struct, frozen=True):
 
 
 class Card(msgspec.Struct, frozen=True):
-    """What a rank tells the others when it can be reached, or why it cannot. ``supervisor`` is the pid of its node's, or 0."""
+    """What a rank tells the others when it can be reached, or why it cannot.
+
+    ``supervisor`` is the pid of its node's, or 0; ``machine`` the name that the kernel gives to where it runs.
+    """
 
     pid: int
     control: ActorAddress | None
     supervisor: int = 0
     refusal: str = ""
+    machine: str = ""
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """Another rank: its name in words, its pid, and how to reach it."""
+    """Another rank: its name in words, its pid, how to reach it, and the machine that it runs on."""
 
     name: str
     pid: int
     supervisor: int
     control: ActorAddress
+    machine: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,7 @@ class Board:
         if card.control is None:
             self.rendezvous.set(f"read/{self._place.node}", b"")
             raise RunFailed(f"{name} refuses to start: {card.refusal}")
-        return Peer(name, card.pid, card.supervisor, card.control)
+        return Peer(name, card.pid, card.supervisor, card.control, card.machine)
 
     def tell_job(self, info: JobInfo) -> None:
         """Rank 0 has a run folder."""
@@ -101,22 +108,23 @@ def open_store(place: Place) -> Store:
     return store
 
 
-async def meet(board: Board, place: Place, folder: RunFolder | None, sockets: str, token: bytes, interface: str) -> Meeting:
+async def meet(board: Board, place: Place, folder: RunFolder | None, sockets: str, token: bytes, interface: Interface | None) -> Meeting:
     """Agree on the run folder, on where to listen, and on what the HELLO carries.
 
-    ``folder`` is rank 0's. ``sockets`` and, on one node, ``token`` are too; on several every rank has the token as the job's key.
+    ``folder`` is rank 0's. ``sockets`` and, on one node, ``token`` are too; on several every rank has derived the token from the
+    job's key, and listens at its ``interface``.
     """
     if folder is not None:
-        if not place.several_nodes:
+        if interface is None:
             token_file(sockets).write_bytes(token)
-        info = JobInfo(str(folder.path), "" if place.several_nodes else sockets, board.host.entropy(8).hex())
+        info = JobInfo(str(folder.path), sockets if interface is None else "", board.host.entropy(8).hex())
         board.tell_job(info)
     else:
         info = await board.job()
         folder = RunFolder.join(info.run_folder, place)
     attempt = f"{place.attempt}-{info.nonce}"
-    if place.several_nodes:
-        return Meeting(folder, f"tcp://{interface}:*", token, attempt)
+    if interface is not None:
+        return Meeting(folder, tcp_endpoint(interface.address, interface.ports), token, attempt)
     return Meeting(folder, f"ipc://{info.sockets}/rank{place.rank}.sock", token or token_file(info.sockets).read_bytes(), attempt)
 
 

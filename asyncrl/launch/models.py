@@ -8,18 +8,26 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from asyncrl.algorithms.losses.policy_loss import ClipConfig
+from asyncrl.algorithms.advantages import AdvantageOptions
+from asyncrl.algorithms.losses import POLICY_LOSSES
+from asyncrl.algorithms.losses.vanilla import VanillaOptions
 from asyncrl.algorithms.objective import ObjectiveConfig
 from asyncrl.config.places import resolve_path
 from asyncrl.config.schema import Config
+from asyncrl.config.schema.critic import CriticOptim
 from asyncrl.config.schema.fsdp import FsdpConfig
+from asyncrl.config.schema.optim import Optim
 from asyncrl.launch.environment import Place
+from asyncrl.launch.estimator import open_estimator
 from asyncrl.rollout.embedded import EmbeddedEngine, EmbeddedOptions
 from asyncrl.training.fsdp import FSDPEngine
+from asyncrl.training.fsdp_values import FSDPValueEngine
 from asyncrl.training.microbatch import MicroBatching
 from asyncrl.training.model import ModelConfig
 from asyncrl.training.optimizer import OptimizerConfig
 from asyncrl.weight_sync.digest import digest
+from asyncrl.workers.advantages import AdvantageSettings
+from asyncrl.workers.critic import CriticSettings
 from asyncrl.workers.policy import PolicySettings
 
 FORMATS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -31,6 +39,7 @@ class Models:
 
     policy: FSDPEngine
     reference: FSDPEngine | None
+    critic: FSDPValueEngine | None
     rollout: EmbeddedEngine
     pad_token_id: int
 
@@ -53,13 +62,16 @@ def device_of(config: Config, place: Place) -> str:
 
 
 def build_models(config: Config, device: str, total_steps: int) -> Models:
-    """Read and shard the policy and, where a KL term needs it, the reference; read the engine's model. Collective."""
+    """Read and shard the policy and, where something needs them, reference and critic; read the engine's model. Collective."""
     torch.manual_seed(config.trainer.seed)
     roles = config.actor_rollout_ref
-    policy = FSDPEngine(_model(config, roles.actor.fsdp_config, device, trainable=True), _optimizer(config, total_steps))
+    policy = FSDPEngine(_model(config, roles.actor.fsdp_config, device, trainable=True), _optimizer(roles.actor.optim, total_steps))
     reference = None
     if config.need_reference:
         reference = FSDPEngine(_model(config, roles.ref.fsdp_config, device, trainable=False))
+    critic = None
+    if config.need_critic:
+        critic = FSDPValueEngine(_critic_model(config, device), _optimizer(config.critic.optim, total_steps), config.trainer.seed)
     rollout = EmbeddedEngine.from_folder(
         resolve_path(roles.model.path),
         EmbeddedOptions(
@@ -73,7 +85,7 @@ def build_models(config: Config, device: str, total_steps: int) -> Models:
         dtype=_dtype(roles.rollout.dtype, device),
         trust_remote_code=roles.model.trust_remote_code,
     )
-    return Models(policy, reference, rollout, _pad_token_id(resolve_path(roles.model.path)))
+    return Models(policy, reference, critic, rollout, _pad_token_id(resolve_path(roles.model.path)))
 
 
 def policy_settings(config: Config) -> PolicySettings:
@@ -82,14 +94,15 @@ def policy_settings(config: Config) -> PolicySettings:
     packed = config.actor_rollout_ref.model.use_remove_padding
     return PolicySettings(
         objective=ObjectiveConfig(
-            clip=ClipConfig(actor.clip_low, actor.clip_high, actor.clip_ratio_c),
+            policy_loss=POLICY_LOSSES[actor.policy_loss.loss_mode],
+            options=VanillaOptions(actor.clip_low, actor.clip_high, actor.clip_ratio_c),
             loss_agg_mode=actor.loss_agg_mode,
             entropy_coeff=actor.entropy_coeff,
             use_kl_loss=actor.use_kl_loss,
             kl_loss_coef=actor.kl_loss_coef,
             kl_loss_type=actor.kl_loss_type,
-            loss_mode=actor.policy_loss.loss_mode,
         ),
+        advantages=advantage_settings(config),
         temperature=rollout.temperature,
         epochs=actor.ppo_epochs,
         update_micro=_micro(actor.ppo_micro_batch_size_per_gpu, actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu, packed),
@@ -97,6 +110,31 @@ def policy_settings(config: Config) -> PolicySettings:
         loss_scale_factor=actor.loss_scale,
         compare_rollout=rollout.calculate_log_probs,
         use_entropy=actor.calculate_entropy or actor.entropy_coeff != 0,
+    )
+
+
+def advantage_settings(config: Config) -> AdvantageSettings:
+    """The advantage estimator of the configuration, with what it may read."""
+    algorithm = config.algorithm
+    options = AdvantageOptions(
+        gamma=algorithm.gamma,
+        lam=algorithm.lam,
+        normalise_by_std=algorithm.norm_adv_by_std_in_grpo,
+        components=algorithm.components,
+    )
+    return AdvantageSettings(estimator=open_estimator(config), options=options, kl_in_reward=algorithm.use_kl_in_reward)
+
+
+def critic_settings(config: Config) -> CriticSettings:
+    """What the critic worker needs to know, from the configuration."""
+    critic, packed = config.critic, config.critic.model.use_remove_padding
+    return CriticSettings(
+        cliprange_value=critic.cliprange_value,
+        loss_agg_mode=critic.aggregation,
+        loss_scale_factor=critic.loss_scale,
+        epochs=critic.epochs,
+        update_micro=_micro(critic.ppo_micro_batch_size_per_gpu, critic.dynamic, critic.ppo_max_token_len_per_gpu, packed),
+        evaluate_micro=_micro(critic.forward_rows, critic.dynamic, critic.forward_tokens, packed),
     )
 
 
@@ -127,8 +165,22 @@ def _model(config: Config, fsdp: FsdpConfig, device: str, *, trainable: bool) ->
     )
 
 
-def _optimizer(config: Config, total_steps: int) -> OptimizerConfig:
-    optim = config.actor_rollout_ref.actor.optim
+def _critic_model(config: Config, device: str) -> ModelConfig:
+    model, policy, fsdp = config.critic.model, config.actor_rollout_ref.model, config.critic.fsdp
+    return ModelConfig(
+        path=resolve_path(model.path or policy.path),
+        device=device,
+        model_dtype=FORMATS.get(fsdp.model_dtype, fsdp.model_dtype),
+        compute_dtype=_dtype(fsdp.dtype, device),
+        fsdp_size=fsdp.fsdp_size,
+        reshard_after_forward=fsdp.reshard_after_forward,
+        enable_gradient_checkpointing=model.enable_gradient_checkpointing,
+        # Whoever trusts the policy's folder has trusted this one.
+        trust_remote_code=model.trust_remote_code or (model.path is None and policy.trust_remote_code),
+    )
+
+
+def _optimizer(optim: Optim | CriticOptim, total_steps: int) -> OptimizerConfig:
     return OptimizerConfig(
         lr=optim.lr,
         optimizer=optim.optimizer,

@@ -14,13 +14,15 @@ from asyncrl.config.load import Loaded, to_yaml
 from asyncrl.config.plan import batch_arithmetic
 from asyncrl.errors import AsyncRLError, CallFailed, ConfigError, DataError, RunFailed
 from asyncrl.launch.children import start_supervisor
-from asyncrl.launch.cluster import RankAddresses, connect, start_cpu_processes
+from asyncrl.launch.cluster import RankAddresses, connect, shard_options, start_cpu_processes
 from asyncrl.launch.control import RankControl
 from asyncrl.launch.controller import show_curve, train
-from asyncrl.launch.environment import Place
+from asyncrl.launch.environment import Place, machine_id
 from asyncrl.launch.guard import EXIT_CONFIG, SIGNAL_EXITS, Guard, Interrupts
 from asyncrl.launch.header import header_lines
 from asyncrl.launch.inputs import open_prompts, open_tokenizer, total_steps
+from asyncrl.launch.interface import Interface
+from asyncrl.launch.job_key import role_of
 from asyncrl.launch.links import Links
 from asyncrl.launch.meeting import Board, Card, Meeting, Peer, meet, open_store
 from asyncrl.launch.models import join_group, leave_group
@@ -28,20 +30,32 @@ from asyncrl.launch.nodes import Nodes
 from asyncrl.launch.roles import start_roles
 from asyncrl.launch.run_folder import log_to
 from asyncrl.launch.session import Controller, Session, say
+from asyncrl.launch.watching import open_rank_events, watch_rank, watching
+from asyncrl.runtime.curve import Keyring
 from asyncrl.runtime.group import ActorGroup
 from asyncrl.runtime.host import RealHost
 from asyncrl.runtime.messages import ActorAddress
 from asyncrl.runtime.security import private_folder
 from asyncrl.runtime.supervisor import ProcessDeath, SupervisorClient
 from asyncrl.runtime.system import ActorSystem
+from asyncrl.runtime.waits import WaitRegistry
 from asyncrl.training.device_thread import DeviceThread
+
+
+def told_of(death: ProcessDeath, guard: Guard, here: str) -> None:
+    """A child has ended: the attempt ends with it, unless its supervisor starts it again."""
+    if death.restarting:
+        say(f"{describe_death(death, here)}; it is started again")
+    else:
+        guard.mourn(describe_death(death, here))
 
 
 @dataclass(frozen=True, slots=True)
 class RankJob:
     """What this rank was started with; the guard's folder, ``sockets`` and ``supervisor`` are rank 0's.
 
-    ``token`` is rank 0's too on one node; on several it is the job's key, which every rank has read.
+    On several nodes each rank has ``keys``, derived from the job's key, and an ``interface`` to listen at; ``token`` is then that
+    of the keys, on one node it is rank 0's too.
     """
 
     loaded: Loaded
@@ -50,6 +64,8 @@ class RankJob:
     guard: Guard
     sockets: str
     token: bytes
+    keys: Keyring | None
+    interface: Interface | None
     supervisor: SupervisorClient | None
 
 
@@ -63,9 +79,20 @@ async def run_rank(job: RankJob, controller: Controller = train) -> int:
     guard.watch_parent()
     supervisor = _supervisor(job, met)
     if supervisor is not None:
-        supervisor.attach_loop(lambda death: guard.mourn(describe_death(death, place.here)))
-    fail = functools.partial(_fail, guard, log, place.name_of(place.rank))
-    system = ActorSystem.bind(f"rank{place.rank}", met.endpoint, host=job.host, attempt=met.attempt, token=met.token)
+        supervisor.attach_loop(lambda death: told_of(death, guard, place.here))
+    system = ActorSystem.bind(
+        f"rank{place.rank}",
+        met.endpoint,
+        host=job.host,
+        attempt=met.attempt,
+        token=met.token,
+        role=role_of(place.rank),
+        keys=job.keys,
+        events=open_rank_events(job.host, met.folder, place, met.attempt, guard),
+        watching=watching(met.folder, job.loaded.config.runtime.silence),
+    )
+    watch_rank(system, met.folder, guard)
+    fail = functools.partial(_fail, guard, log, place.name_of(place.rank), system.waits)
     system.on_actor_failure = lambda cause, error: fail(error)
     rank = _Rank(job, system, thread, board, met, supervisor)
     try:
@@ -93,7 +120,7 @@ async def _meet(job: RankJob, thread: DeviceThread) -> tuple[Board, Meeting]:
     """Join the others at torchrun's store; another node that refuses to start ends this rank."""
     try:
         board = Board(await thread.run(open_store, job.place), job.place, job.host)
-        return board, await meet(board, job.place, job.guard.folder, job.sockets, job.token, job.loaded.config.runtime.interface)
+        return board, await meet(board, job.place, job.guard.folder, job.sockets, job.token, job.interface)
     except (RunFailed, OSError) as error:
         job.guard.end(str(error))
 
@@ -103,15 +130,16 @@ def _supervisor(job: RankJob, met: Meeting) -> SupervisorClient | None:
     if job.place.local_rank != 0 or job.place.rank == 0:
         return job.supervisor
     job.guard.sockets = private_folder()
-    return start_supervisor(job.host, job.place, met.folder, job.guard.sockets, met.token, job.loaded.config.runtime.interface)
+    return start_supervisor(job.host, job.place, met.folder, job.guard.sockets, met.token, job.interface)
 
 
-def _fail(guard: Guard, log: logging.Logger, rank: str, error: BaseException) -> None:
-    """Log an error with its traceback, here and where it was raised, and let it end the attempt."""
+def _fail(guard: Guard, log: logging.Logger, rank: str, waits: WaitRegistry, error: BaseException) -> None:
+    """Log an error with its traceback, here and where it was raised, and all waits; let it end the attempt."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     remote = f"\nat the callee:\n{error.remote_traceback}" if isinstance(error, CallFailed) else ""
-    log.error("%s%s", "".join(traceback.format_exception(error)), remote)
+    waiting = "".join(f"\nwaiting {line}" for line in waits.describe())
+    log.error("%s%s%s", "".join(traceback.format_exception(error)), remote, waiting)
     if isinstance(error, ConfigError | DataError):
         guard.fail(str(error), EXIT_CONFIG)
     else:
@@ -140,7 +168,8 @@ class _Rank:
         place = self.job.place
         control = await self.system.spawn(RankControl, self.guard, self.over, self.supervisor, name="control")
         self.control = control.address
-        self.board.tell_card(Card(os.getpid(), self.control, 0 if self.supervisor is None else self.supervisor.pid))
+        supervisor = 0 if self.supervisor is None else self.supervisor.pid
+        self.board.tell_card(Card(os.getpid(), self.control, supervisor, machine=machine_id()))
         others = [rank for rank in range(place.world_size) if rank != place.rank]
         near = {rank: await self.board.peer(rank) for rank in others if place.node_of(rank) == place.node}
         self.guard.watch({peer.name: peer.pid for peer in near.values()})
@@ -161,7 +190,8 @@ class _Rank:
         prompts, rows = open_prompts(self.config, tokenizer)
         self.rendezvous.set("steps_per_epoch", str(prompts.steps_per_epoch).encode())
         steps = total_steps(self.config, prompts.steps_per_epoch)
-        processes, _ = await asyncio.gather(start_cpu_processes(self._nodes(), self.config), self._publish(steps))
+        options = shard_options(self.config, self.folder.path, self.system.identity.attempt)
+        processes, _ = await asyncio.gather(start_cpu_processes(self._nodes(), self.config, options), self._publish(steps))
         ranks = [await self._addresses(rank) for rank in range(self.job.place.world_size)]
         cluster = await connect(self.system, self.config, processes, ranks)
         (self.folder.path / "config.yaml").write_text(to_yaml(self.job.loaded.resolved))
@@ -191,7 +221,12 @@ class _Rank:
         roles = await start_roles(self.system, self.thread, self.config, place, steps)
         assert self.control is not None
         addresses = RankAddresses(
-            policy=roles.policy, reference=roles.reference, rollout=roles.rollout, pid=os.getpid(), control=self.control
+            policy=roles.policy,
+            reference=roles.reference,
+            critic=roles.critic,
+            rollout=roles.rollout,
+            pid=os.getpid(),
+            control=self.control,
         )
         self.rendezvous.set(f"rank/{place.rank}", msgspec.msgpack.encode(addresses))
 

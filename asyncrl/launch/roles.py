@@ -1,12 +1,13 @@
-"""The actors of one rank: policy, reference and rollout engine, on the device of the rank."""
+"""The actors of one rank: policy, reference, critic and rollout engine, on the device of the rank."""
 
 from asyncrl.config.schema import Config
 from asyncrl.launch.cluster import RoleAddresses
 from asyncrl.launch.environment import Place
-from asyncrl.launch.models import build_models, device_of, policy_settings, reference_micro
+from asyncrl.launch.models import build_models, critic_settings, device_of, policy_settings, reference_micro
 from asyncrl.runtime.system import ActorSystem
 from asyncrl.training.device_thread import DeviceRunner
 from asyncrl.weight_sync.in_place import InPlaceSync
+from asyncrl.workers.critic import CriticWorker
 from asyncrl.workers.policy import PolicyWorker
 from asyncrl.workers.rank import Device
 from asyncrl.workers.reference import ReferenceWorker
@@ -24,4 +25,12 @@ async def start_roles(system: ActorSystem, thread: DeviceRunner, config: Config,
     if models.reference is not None:
         temperature, micro = config.actor_rollout_ref.rollout.temperature, reference_micro(config)
         reference = await system.spawn(ReferenceWorker, device, models.reference, temperature, micro, name="reference")
-    return RoleAddresses(policy=policy.address, reference=None if reference is None else reference.address, rollout=rollout.address)
+    critic = None
+    if models.critic is not None:
+        critic = await system.spawn(CriticWorker, device, models.critic, critic_settings(config), name="critic")
+    return RoleAddresses(
+        policy=policy.address,
+        reference=None if reference is None else reference.address,
+        critic=None if critic is None else critic.address,
+        rollout=rollout.address,
+    )

@@ -59,6 +59,8 @@ class ConsoleTracker:
         recent = self._spent[-10:]
         left = (self._total - step) * sum(recent) / len(recent)
         stages = {"gen": "gen", "old": "old_log_prob", "ref": "ref", "update": "update_actor", "sync": "update_weights"}
+        if "timing_share/update_critic" in values:
+            stages |= {"values": "values", "critic": "update_critic"}
         shares = " ".join(f"{name} {100 * values.get(f'timing_share/{stage}', 0.0):.0f}%" for name, stage in stages.items())
         groups = "/".join(
             f"{100 * values.get(f'training/groups/{name}', math.nan):.0f}" for name in ("zero_spread", "all_right", "all_wrong")

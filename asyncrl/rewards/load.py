@@ -1,4 +1,4 @@
-"""A reward function found by path and name. The configuration is trusted: loading a file runs its code."""
+"""A function of the user, found by path and name. The configuration is trusted: loading a file runs its code."""
 
 import hashlib
 import importlib
@@ -14,8 +14,8 @@ from asyncrl.rewards.function import FunctionReward, RewardFunction
 from asyncrl.rewards.pool import WorkerPool
 from asyncrl.rewards.rules import default_compute_score
 
-PATH_KEY = "reward.custom_reward_function.path"
-NAME_KEY = "reward.custom_reward_function.name"
+REWARD = "reward.custom_reward_function"
+"""The section whose ``path`` and ``name`` an error names."""
 PACKAGE_PREFIX = "pkg://"
 """A path that begins so names an importable module instead of a file."""
 
@@ -29,39 +29,44 @@ def load_reward(path: str | None, name: str, pool: WorkerPool, kwargs: Mapping[s
 
 
 def load_function(path: str, name: str) -> RewardFunction:
-    """The callable ``name`` of the file (or ``pkg://`` module) ``path``. Raises ConfigError when there is none."""
-    module = _import_package(path) if path.startswith(PACKAGE_PREFIX) else _import_file(path)
-    public = vars(module)
-    if name not in public:
-        known = [key for key, value in public.items() if callable(value) and not key.startswith("_")]
-        raise ConfigError(NAME_KEY, name, f"{path} defines no such name; it has {', '.join(known) or 'no function'}")
-    function = public[name]
+    """The reward function ``name`` of ``path``. Raises ConfigError when there is none."""
+    function = load_object(path, name, REWARD)
     if not callable(function):
-        raise ConfigError(NAME_KEY, name, f"it is a {type(function).__name__} in {path}, expected a function")
+        raise ConfigError(f"{REWARD}.name", name, f"it is a {type(function).__name__} in {path}, expected a function")
     return function  # type: ignore[no-any-return]
 
 
-def _import_package(path: str) -> ModuleType:
+def load_object(path: str, name: str, section: str) -> Any:
+    """What the file (or ``pkg://`` module) ``path`` calls ``name``. Raises ConfigError, which names ``section``, when there is none."""
+    module = _import_package(path, section) if path.startswith(PACKAGE_PREFIX) else _import_file(path, section)
+    public = vars(module)
+    if name not in public:
+        known = [key for key, value in public.items() if callable(value) and not key.startswith("_")]
+        raise ConfigError(f"{section}.name", name, f"{path} defines no such name; it has {', '.join(known) or 'no function'}")
+    return public[name]
+
+
+def _import_package(path: str, section: str) -> ModuleType:
     try:
         return importlib.import_module(path.removeprefix(PACKAGE_PREFIX))
     except Exception as error:  # whatever the trusted module raises
-        raise ConfigError(PATH_KEY, path, f"it cannot be imported: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{section}.path", path, f"it cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _import_file(path: str) -> ModuleType:
+def _import_file(path: str, section: str) -> ModuleType:
     file = Path(path).expanduser().resolve()
     if not file.is_file():
-        raise ConfigError(PATH_KEY, path, "no such file")
+        raise ConfigError(f"{section}.path", path, "no such file")
     # One name for one file, in no package's way; dataclasses look their module up in sys.modules.
-    name = f"asyncrl_reward_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    name = f"asyncrl_user_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ConfigError(PATH_KEY, path, "expected a Python file (.py)")
+        raise ConfigError(f"{section}.path", path, "expected a Python file (.py)")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # whatever the trusted file raises
         del sys.modules[name]
-        raise ConfigError(PATH_KEY, path, f"running it raised {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{section}.path", path, f"running it raised {type(error).__name__}: {error}") from error
     return module

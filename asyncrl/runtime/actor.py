@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, TypeVarTuple, overload
 
 import msgspec
@@ -25,22 +25,26 @@ class EndpointMark(msgspec.Struct, frozen=True):
 
     idempotent: bool = False
     collective: bool = False
+    roles: tuple[str, ...] = ()
 
 
 @overload
 def endpoint(function: F) -> F: ...
 @overload
-def endpoint(*, idempotent: bool = False, collective: bool = False) -> Callable[[F], F]: ...
-def endpoint(function: F | None = None, *, idempotent: bool = False, collective: bool = False) -> F | Callable[[F], F]:
+def endpoint(*, idempotent: bool = False, collective: bool = False, roles: Sequence[str] = ()) -> Callable[[F], F]: ...
+def endpoint(
+    function: F | None = None, *, idempotent: bool = False, collective: bool = False, roles: Sequence[str] = ()
+) -> F | Callable[[F], F]:
     """Marks a method as callable from other actors and processes; returns it unchanged.
 
     ``async def`` runs on the event loop, an async generator is a stream, a plain ``def`` runs on a worker thread.
     ``idempotent``: a repeated call has no second effect. ``collective``: contains a collective, so it may only be called
-    through an ``ActorGroup``. All parameters and the result must be annotated with types that can travel.
+    through an ``ActorGroup``. ``roles``: only processes of these roles may call it, others get PermissionDenied; () is everybody.
+    All parameters and the result must be annotated with types that can travel.
     """
 
     def mark(method: F) -> F:
-        method.__dict__[MARK] = EndpointMark(idempotent, collective)
+        method.__dict__[MARK] = EndpointMark(idempotent, collective, tuple(roles))
         return method
 
     return mark if function is None else mark(function)
@@ -50,8 +54,10 @@ class CurrentCall(Protocol):
     """What is known about the call that is being served."""
 
     caller: str
+    caller_role: str
     trace: str
     expires: float | None
+    key: tuple[str, int, int] | None
 
     def progress(self) -> None: ...
 
@@ -83,6 +89,27 @@ class ActorContext:
         return current.caller if current is not None else ""
 
     @property
+    def caller_role(self) -> str:
+        """Role of the process that made the current call, "" outside one. With keys it is proved, without them it is its own word."""
+        current = CURRENT_CALL.get()
+        return current.caller_role if current is not None else ""
+
+    @property
+    def trace(self) -> str:
+        """The trace id of the current call, "" outside one. Calls that are made while it is served carry it on."""
+        current = CURRENT_CALL.get()
+        return current.trace if current is not None else ""
+
+    @property
+    def operation(self) -> tuple[str, int, int] | None:
+        """The caller's process, its generation and its number for the current call, the same when it is repeated.
+
+        None outside a call, and in one whose endpoint is not idempotent. What survives a restart can keep it beside the effect.
+        """
+        current = CURRENT_CALL.get()
+        return current.key if current is not None else None
+
+    @property
     def deadline(self) -> float | None:
         """When the current call's caller gives up, on ``host.clock()``; None when it does not."""
         current = CURRENT_CALL.get()
@@ -106,6 +133,12 @@ class Actor:
 
     concurrency: ClassVar[int] = 1
     """How many calls run at the same time; 0 is no bound."""
+
+    process_role: ClassVar[str] = "worker"
+    """The role of the process that an actor gets of its own. It decides which keys that process holds, and whom it may call."""
+
+    own_thread: ClassVar[bool] = False
+    """Whether plain functions run on one thread that is this actor's alone, in their order; else on the process's worker threads."""
 
     context: ActorContext
 

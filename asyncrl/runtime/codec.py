@@ -74,8 +74,11 @@ class Codec:
             value = self._decoder.decode(data)
             unpack = self.shape.unpack
             return unpack(value, frames) if unpack else value
-        except (msgspec.DecodeError, RecursionError, ValueError, TypeError) as error:
-            raise WireError(str(error)) from error
+        except WireError:
+            raise
+        except Exception as error:
+            # Not only msgspec's: the constructors of the value's own types run here, and may raise anything.
+            raise WireError(str(error) or type(error).__name__) from error
 
 
 def check_frames(frames: list[Buffer]) -> list[Buffer]:

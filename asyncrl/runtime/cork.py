@@ -1,19 +1,22 @@
 """Joins the small messages that are sent over a link within one turn of the loop: one system call instead of many.
 
 The first message of a quiet link leaves at once. While a link is busy, what is sent in a turn leaves together at its end:
-single-frame messages of up to ``SMALL`` bytes as one frame, ``MARK`` and then each message behind its length.
+messages of up to ``SMALL`` bytes as one frame, ``MARK`` and then each message as the number of its frames and each frame behind
+its length.
 """
 
 import asyncio
 import struct
 from collections.abc import Callable
 
+from asyncrl.runtime.shapes import Buffer
 from asyncrl.runtime.transport import Frames
 
 MARK = b"\xc1"
 """The one byte that MessagePack never begins with."""
-LENGTH = struct.Struct("<I")
+LENGTH, COUNT = struct.Struct("<I"), struct.Struct("<H")
 SMALL = 4096
+MOST_FRAMES = 16
 JOINED = 65536
 """Bytes of one joined frame, roughly."""
 
@@ -48,48 +51,70 @@ class Cork:
     def flush(self) -> None:
         """Sends all that waits."""
         queue, self._queue = self._queue, []
-        small: list[bytes] = []
+        small: list[Frames] = []
         size = 0
         for frames in queue:
-            if len(frames) == 1 and len(frames[0]) <= SMALL:
-                small.append(frames[0])
-                size += len(frames[0])
+            length = size_of(frames)
+            if length <= SMALL and len(frames) <= MOST_FRAMES:
+                small.append(frames)
+                size += length
                 if size < JOINED:
                     continue
-                self._emit([join(small)])
+                self._emit(join(small))
             else:
                 if small:
-                    self._emit([join(small)])
+                    self._emit(join(small))
                 self._emit(frames)
             small, size = [], 0
         if small:
-            self._emit([join(small)])
+            self._emit(join(small))
 
 
-def join(messages: list[bytes]) -> bytes:
-    """Several single-frame messages as one frame; one alone stays as it is."""
+def size_of(frames: Frames) -> int:
+    """Bytes of a message."""
+    if len(frames) == 1:
+        return len(frames[0])
+    return sum(memoryview(frame).nbytes for frame in frames)
+
+
+def join(messages: list[Frames]) -> Frames:
+    """Several messages as one of a single frame; one alone stays as it is."""
     if len(messages) == 1:
         return messages[0]
-    parts = [MARK]
-    for message in messages:
-        parts.append(LENGTH.pack(len(message)))
-        parts.append(message)
-    return b"".join(parts)
+    parts: list[Buffer] = [MARK]
+    for frames in messages:
+        parts.append(COUNT.pack(len(frames)))
+        for frame in frames:
+            view = memoryview(frame)
+            parts.append(LENGTH.pack(view.nbytes))
+            parts.append(view)
+    return [b"".join(parts)]
 
 
-def split(frame: memoryview) -> list[memoryview]:
-    """What ``join`` made, as its messages. Raises ValueError for a frame that ends within one."""
-    messages: list[memoryview] = []
+def split(frame: memoryview) -> list[list[memoryview]]:
+    """What ``join`` made, as its messages. Raises ValueError for a frame that ends within one.
+
+    Buffers behind a header are copied: in place they would lie at odd addresses.
+    """
+    messages: list[list[memoryview]] = []
     position, end = 1, len(frame)
     while position < end:
-        if end - position < LENGTH.size:
-            raise ValueError("a joined frame ends within a length")
-        (size,) = LENGTH.unpack_from(frame, position)
-        position += LENGTH.size
-        if size > end - position:
-            raise ValueError("a joined frame ends within a message")
-        messages.append(frame[position : position + size])
-        position += size
+        if end - position < COUNT.size:
+            raise ValueError("a joined frame ends within a count")
+        (count,) = COUNT.unpack_from(frame, position)
+        position += COUNT.size
+        frames: list[memoryview] = []
+        for number in range(count):
+            if end - position < LENGTH.size:
+                raise ValueError("a joined frame ends within a length")
+            (size,) = LENGTH.unpack_from(frame, position)
+            position += LENGTH.size
+            if size > end - position:
+                raise ValueError("a joined frame ends within a message")
+            piece = frame[position : position + size]
+            frames.append(memoryview(bytes(piece)) if number else piece)
+            position += size
+        messages.append(frames)
     return messages
 
 
@@ -102,6 +127,6 @@ def deliver(frames: list[memoryview], received: Callable[[list[memoryview]], Non
             received(frames)
             return
         for message in messages:
-            received([message])
+            received(message)
     else:
         received(frames)

@@ -3,6 +3,11 @@
 import asyncio
 from typing import Protocol
 
+LATE = 0.2
+"""Seconds by which a timer may be late; one that is later was held up by a loop that stood still."""
+SECOND_LOOK = 0.05
+"""Then the answers that came meanwhile are read first: so long is waited for them."""
+
 
 class Expiring(Protocol):
     """Something that has a deadline."""
@@ -38,11 +43,14 @@ class Deadlines:
         if queue is not None:
             queue.pop(item, None)
 
-    def _look(self, seconds: float) -> None:
+    def _look(self, seconds: float, again: bool = False) -> None:
         del self._timers[seconds]
         queue, now = self._queues[seconds], self._loop.time()
         due: list[Expiring] = []
         for item in queue:
+            if now - item.expires > LATE and not again:
+                self._timers[seconds] = self._loop.call_later(SECOND_LOOK, self._look, seconds, True)
+                return
             if item.expires > now:
                 self._timers[seconds] = self._loop.call_at(item.expires, self._look, seconds)
                 break

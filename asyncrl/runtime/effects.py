@@ -15,24 +15,25 @@ if TYPE_CHECKING:
     from asyncrl.runtime.invocation import Invocation
 
 OperationKey: TypeAlias = tuple[str, int, int]
-"""Caller's process, its generation, and its number for the operation."""
+"""Caller's role and process, its generation, and its number for the operation."""
 
 MOST = 4096
-MOST_BYTES = 4 << 20
+MOST_BYTES = 1 << 20
+LARGE = 65536
+"""An answer of more bytes, or one with buffers, is what a reader asked for: it is not kept."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The last message of a call, with its frames."""
+    """The last message of a call, and its bytes."""
 
     message: Message
-    frames: Sequence[Buffer]
     size: int
 
 
 class Effects:
     """What became of the latest idempotent calls of one actor: bounded in number and bytes, the oldest go first.
 
-    An answer of more than ``most_bytes`` is not kept: the call runs again, which its endpoint has declared harmless.
+    A large answer, or one with buffers, is not kept: the call runs again, which its endpoint has declared harmless.
     """
 
     def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
@@ -58,12 +59,10 @@ class Effects:
         self._running.pop(key, None)
         if message is None:
             return
-        size = 256 + sum(memoryview(frame).nbytes for frame in frames) + _inner(message)
-        if size > self._most_bytes:
+        size = 256 + _inner(message)
+        if frames or size > LARGE:
             return
-        # Frames may lie in memory that is used again once the answer has left.
-        kept = [bytes(frame) for frame in frames]
-        self._answers[key] = Answer(message, kept, size)
+        self._answers[key] = Answer(message, size)
         self._bytes += size
         while len(self._answers) > self._most or self._bytes > self._most_bytes:
             _, oldest = self._answers.popitem(last=False)

@@ -13,15 +13,24 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeVar, TypeVarTuple
+from types import FrameType
+from typing import Any, BinaryIO, NamedTuple, NoReturn, Protocol, TypeVar, TypeVarTuple
+
+from asyncrl.runtime.files import DiskFolder, StorageFolder
+from asyncrl.runtime.own_thread import OwnThread, WorkerThread
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
+
+STACKS_SIGNAL = signal.SIGUSR1
+"""Asks a process of ours for its stacks, in its log."""
 
 ControlSocket = socket.socket
 
@@ -45,8 +54,76 @@ class Host(Protocol):
         """Runs ``function`` on a worker thread. A started function cannot be cancelled."""
         ...
 
+    def own_thread(self, name: str) -> WorkerThread:
+        """A thread for functions that must all run on one, in their order."""
+        ...
+
     def open_append(self, path: str) -> BinaryIO:
         """A file for appending, made with its folder where absent."""
+        ...
+
+    def storage(self, path: str) -> StorageFolder:
+        """A folder of files that must survive a kill, made where absent."""
+        ...
+
+
+class Flag(Protocol):
+    """What one thread sets and another waits for."""
+
+    def set(self) -> None:
+        """Wakes who waits."""
+        ...
+
+    def clear(self) -> None:
+        """The next wait waits again."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Returns whether it is set, after at most ``timeout`` seconds."""
+        ...
+
+
+class Thread(Protocol):
+    """A thread that was started here."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits for its end, at most ``timeout`` seconds."""
+        ...
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        ...
+
+
+class ThreadFrame(NamedTuple):
+    """Where one thread is at this moment."""
+
+    name: str
+    number: int
+    frame: FrameType
+
+
+class ThreadedHost(Host, Protocol):
+    """A host with real threads: what watchers and writers need that must go on while the event loop stands still."""
+
+    def start_thread(self, function: Callable[[], None], name: str) -> Thread:
+        """Runs ``function`` on a thread of its own, which does not keep the process alive."""
+        ...
+
+    def this_thread(self) -> int:
+        """The number of the calling thread."""
+        ...
+
+    def flag(self) -> Flag:
+        """A new flag, not set."""
+        ...
+
+    def thread_frames(self) -> list[ThreadFrame]:
+        """Where every thread that runs Python is, the oldest first."""
+        ...
+
+    def end_process(self, code: int) -> NoReturn:
+        """Ends the process at once; nothing is flushed, nobody is asked."""
         ...
 
 
@@ -60,10 +137,7 @@ class Launched:
 
     def signal_group(self, number: int) -> None:
         """Signals every process of the group that this one leads; silent when none is left."""
-        try:
-            os.killpg(self.pid, number)
-        except ProcessLookupError:
-            return
+        signal_group(self.pid, number)
 
     def reap(self) -> str:
         """Waits for the end and says how it came: "exit code 1" or "signal 9 (SIGKILL)"."""
@@ -72,6 +146,14 @@ class Launched:
         code = self._popen.wait()
         os.close(self.pidfd)
         return describe_exit(code)
+
+
+def signal_group(leader: int, number: int) -> None:
+    """Signals every process of a group; silent when none is left."""
+    try:
+        os.killpg(leader, number)
+    except ProcessLookupError:
+        return
 
 
 def describe_exit(code: int) -> str:
@@ -99,9 +181,35 @@ class RealHost:
     async def run_blocking(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         return await asyncio.to_thread(function, *args)
 
+    def own_thread(self, name: str) -> WorkerThread:
+        return OwnThread(name)
+
+    def storage(self, path: str) -> StorageFolder:
+        return DiskFolder(path)
+
     def open_append(self, path: str) -> BinaryIO:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         return open(path, "ab")
+
+    def start_thread(self, function: Callable[[], None], name: str) -> Thread:
+        thread = threading.Thread(target=function, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def this_thread(self) -> int:
+        return threading.get_ident()
+
+    def flag(self) -> Flag:
+        return threading.Event()
+
+    def thread_frames(self) -> list[ThreadFrame]:
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        # The newest thread comes first there.
+        frames = reversed(sys._current_frames().items())
+        return [ThreadFrame(names.get(number, f"thread {number}"), number, frame) for number, frame in frames]
+
+    def end_process(self, code: int) -> NoReturn:
+        os._exit(code)
 
 
 def make_private_folder(prefix: str) -> str:
@@ -114,12 +222,12 @@ def remove_folder(path: str) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def tail_of(path: str, lines: int = 60, size: int = 16384) -> list[str]:
-    """The last ``lines`` lines of a text file, without reading more than its last ``size`` bytes."""
+def tail_of(path: str, start: int = 0, lines: int = 60, size: int = 16384) -> list[str]:
+    """The last ``lines`` lines of a text file behind byte ``start``, without reading more than its last ``size`` bytes."""
     try:
         with open(path, "rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - size))
+            file.seek(max(start, file.tell() - size))
             text = file.read().decode(errors="replace")
     except FileNotFoundError:
         return []
@@ -152,6 +260,19 @@ def read_sealed(descriptor: int) -> bytes:
         return file.read()
 
 
+def handle_of(process: int, descriptor: int) -> int:
+    """A handle on what a descriptor of another process refers to. Nothing is opened by it: whatever that is does not notice.
+
+    Raises FileNotFoundError, ProcessLookupError or PermissionError.
+    """
+    return os.open(f"/proc/{process}/fd/{descriptor}", os.O_PATH | os.O_CLOEXEC)
+
+
+def reopened(handle: int) -> int:
+    """Opens, for reading and writing, what a handle or descriptor refers to. Raises OSError."""
+    return os.open(f"/proc/self/fd/{handle}", os.O_RDWR | os.O_CLOEXEC)
+
+
 def die_with_parent(number: int, parent: int) -> None:
     """Asks the kernel for signal ``number`` when the parent ends; leaves at once if it has already ended.
 
@@ -161,6 +282,11 @@ def die_with_parent(number: int, parent: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:
         os._exit(1)
+
+
+def show_name(name: str) -> None:
+    """Gives this process the short name that ``ps`` and ``top`` show; the kernel keeps 15 bytes of it."""
+    ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
 def launch_child(argv: Sequence[str], environment: Mapping[str, str], inherit: Sequence[int], log: BinaryIO) -> Launched:
@@ -177,9 +303,15 @@ def launch_child(argv: Sequence[str], environment: Mapping[str, str], inherit: S
         stderr=subprocess.STDOUT,
         pass_fds=tuple(inherit),
         process_group=0,
-        preexec_fn=lambda: die_with_parent(signal.SIGKILL, parent),
+        preexec_fn=lambda: begin_child(parent),
     )
     return Launched(popen)
+
+
+def begin_child(parent: int) -> None:
+    """A child's first acts: it dies with its parent, and a request for its stacks does not kill it before it can answer."""
+    die_with_parent(signal.SIGKILL, parent)
+    signal.signal(STACKS_SIGNAL, signal.SIG_IGN)
 
 
 def launch_session(argv: Sequence[str], environment: Mapping[str, str], inherit: Sequence[int], log: BinaryIO) -> Launched:
@@ -196,6 +328,32 @@ def launch_session(argv: Sequence[str], environment: Mapping[str, str], inherit:
     return Launched(popen)
 
 
+def signal_process(pid: int, number: int, name: str) -> bool:
+    """Signals the process ``pid`` if ``name`` is a word of its command line; False when it is not, or is gone."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+        if name.encode() not in words:
+            return False
+        os.kill(pid, number)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return True
+
+
+def size_of(path: str) -> int:
+    """Bytes of a file, 0 for one that is not there."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def move_file(path: str, to: str) -> None:
+    """Renames a file; one that has the name already is replaced."""
+    os.replace(path, to)
+
+
 def own_pid() -> int:
     """This process's number."""
     return os.getpid()
@@ -204,6 +362,11 @@ def own_pid() -> int:
 def python_module(module: str, *args: str) -> list[str]:
     """The command line that runs ``module`` under this interpreter, unbuffered: its last words must reach the log."""
     return [sys.executable, "-u", "-m", module, *args]
+
+
+def import_path() -> str:
+    """Where this process finds modules, in the form of PYTHONPATH."""
+    return os.pathsep.join(dict.fromkeys(os.path.abspath(each) for each in sys.path))
 
 
 def run_main(main: Callable[[], Coroutine[Any, Any, T]]) -> T:

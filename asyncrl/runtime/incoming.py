@@ -1,14 +1,15 @@
 """The callee's end of a connection: one caller, and its calls here."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 import msgspec
 
-from asyncrl.errors import ActorDied, ActorError, Undeliverable, WireError
+from asyncrl.errors import ActorDied, ActorError, PermissionDenied, Undeliverable, WireError
 from asyncrl.runtime.codec import ENCODER
 from asyncrl.runtime.failures import describe
 from asyncrl.runtime.invocation import Invocation
-from asyncrl.runtime.messages import TO_CALLEE, Call, Cancel, Credit, Goodbye, Hello, Message, Refused, Welcome
+from asyncrl.runtime.messages import TO_CALLEE, Call, Cancel, Credit, Goodbye, Hello, Message, Progress, Refused, Welcome
 from asyncrl.runtime.shapes import Buffer
 from asyncrl.runtime.site import Site
 from asyncrl.runtime.transport import Link
@@ -16,17 +17,23 @@ from asyncrl.runtime.transport import Link
 DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(TO_CALLEE)
 MOST_CALLS = 65536
 """Unanswered calls of one caller; its credit is far below."""
+PULSE_SECONDS = 2.0
+"""How often a caller with unanswered calls is sent something: an accepting socket is told that its peer has gone only when it sends."""
+PULSE = Progress(0)
+"""Belongs to no call."""
 
 
 class Incoming:
     """Receiver of one caller's messages. Nothing is served before its hello was accepted."""
 
-    def __init__(self, site: Site, link: Link, gone: "Callable[[Incoming], None]") -> None:
-        self._site, self._link, self._gone = site, link, gone
-        self.host, self.waits = site.host, site.waits
-        self.process, self.generation = "", 0
+    def __init__(self, site: Site, link: Link, greeted: "Callable[[Incoming], None]", gone: "Callable[[Incoming], None]") -> None:
+        self._site, self._link, self._greeted, self._gone = site, link, greeted, gone
+        self.host, self.waits, self.events = site.host, site.waits, site.events
+        self.process, self.role, self.generation = "", "", 0
         self._calls: dict[int, Invocation] = {}
+        self._newest = 0
         self._closed = False
+        self._pulse: asyncio.TimerHandle | None = None
 
     def received(self, frames: Sequence[memoryview]) -> None:
         """One message of a caller, or of a stranger."""
@@ -53,11 +60,12 @@ class Incoming:
             self.lost("said goodbye")
 
     def _hello(self, hello: Hello) -> None:
-        reason = self._site.admit(hello)
+        reason = self._site.admit(hello, self._link.role)
         if reason or self.process:
             self._refuse(reason or "a second hello")
             return
-        self.process, self.generation = hello.process, hello.generation
+        self.process, self.role, self.generation = hello.process, hello.role, hello.generation
+        self._greeted(self)
         self.send(Welcome(self._site.identity.process, self._site.identity.generation), ())
 
     def _refuse(self, reason: str) -> None:
@@ -66,25 +74,29 @@ class Incoming:
         self._end()
 
     def _call(self, call: Call, frames: Sequence[memoryview]) -> None:
-        if call.id in self._calls or len(self._calls) >= MOST_CALLS:
-            self._refuse(f"call {call.id} comes twice" if call.id in self._calls else "more unanswered calls than credit allows")
+        if call.id <= self._newest or len(self._calls) >= MOST_CALLS:
+            late = f"call {call.id} comes twice, or after call {self._newest}"
+            self._refuse(late if call.id <= self._newest else "more unanswered calls than credit allows")
             return
+        self._newest = call.id
         try:
             invocation = self._invocation(call, frames)
         except ActorError as error:
             self.send(describe(call.id, error), ())
             return
         self._calls[call.id] = invocation
+        if self._pulse is None:
+            self._pulse = asyncio.get_running_loop().call_later(PULSE_SECONDS, self._feel)
         if call.operation and self._repeats(call, invocation):
             return
         invocation.mailbox.submit(invocation)
 
     def _repeats(self, call: Call, invocation: Invocation) -> bool:
         """Whether an idempotent call has been here before: then it gets the first one's answer."""
-        key, effects = (self.process, self.generation, call.operation), invocation.mailbox.effects
+        key, effects = (f"{self.role}:{self.process}", self.generation, call.operation), invocation.mailbox.effects
         known, running = effects.answer(key), effects.running(key)
         if known is not None:
-            self.finished(call.id, msgspec.structs.replace(known.message, id=call.id), known.frames)
+            self.finished(call.id, msgspec.structs.replace(known.message, id=call.id), ())
         elif running is not None:
             self._calls[call.id] = running
             running.repeat(self, call.id)
@@ -105,6 +117,8 @@ class Incoming:
             raise Undeliverable(f"{call.actor}@{self._site.identity.process}", f"{kind} has no endpoint {call.method!r}")
         if (plan.kind == "stream") != (call.mode == "stream"):
             raise WireError(f"{plan.label} is {'a' if plan.kind == 'stream' else 'no'} stream, it was used by {call.mode}")
+        if plan.roles and self.role not in plan.roles:
+            raise PermissionDenied(f"{call.actor}@{self._site.identity.process}", plan.label, self.role, plan.roles)
         mailbox.check_sequence(plan, call.sequence)
         return Invocation(self, mailbox, plan, call, frames)
 
@@ -120,6 +134,22 @@ class Incoming:
             return
         self._link.send([ENCODER.encode(message), *frames])
 
+    def _feel(self) -> None:
+        self._pulse = None
+        if self._calls and not self._closed:
+            self._pulse = asyncio.get_running_loop().call_later(PULSE_SECONDS, self._feel)
+            self.send(PULSE, ())
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the caller's hello was accepted."""
+        return bool(self.process)
+
+    def broken(self, seen: str) -> None:
+        """The caller sent what cannot be."""
+        if not self._closed:
+            self._refuse(seen)
+
     def lost(self, cause: str) -> None:
         """The caller is gone: its calls stop, unanswered. An idempotent one goes on: it may come again and ask for its answer."""
         calls = list(self._calls.values())
@@ -128,6 +158,11 @@ class Incoming:
         for call in calls:
             if call.key is None:
                 call.cancel()
+
+    def fence(self, reason: str) -> None:
+        """The caller's life is over, a later one has its name: it is told so if it can still hear, and its calls stop."""
+        self.send(Refused(reason[:1000]), ())
+        self.lost(reason)
 
     def close(self, cause: str) -> None:
         """This process leaves: every call that is left is answered."""
@@ -140,5 +175,7 @@ class Incoming:
     def _end(self) -> None:
         if not self._closed:
             self._closed = True
+            if self._pulse is not None:
+                self._pulse.cancel()
             self._link.close()
             self._gone(self)

@@ -12,9 +12,10 @@ from asyncrl.errors import ActorDied
 from asyncrl.runtime.actor import CURRENT_CALL
 from asyncrl.runtime.effects import OperationKey
 from asyncrl.runtime.failures import describe
-from asyncrl.runtime.messages import Accepted, Call, Message, Progress, Reply, StreamEnd, StreamItem
+from asyncrl.runtime.messages import Accepted, Call, Failure, Message, Progress, Reply, StreamEnd, StreamItem
 from asyncrl.runtime.shapes import Buffer
 from asyncrl.runtime.tasks import to_its_end
+from asyncrl.runtime.waits import FOREVER
 
 if TYPE_CHECKING:
     from asyncrl.runtime.host import Host
@@ -29,6 +30,7 @@ class Invocation:
 
     __slots__ = (
         "_again",
+        "_arrived",
         "_begun",
         "_cancelled",
         "_credit",
@@ -38,6 +40,7 @@ class Invocation:
         "_more",
         "call",
         "caller",
+        "caller_role",
         "expires",
         "frames",
         "host",
@@ -46,6 +49,7 @@ class Invocation:
         "label",
         "mailbox",
         "plan",
+        "queued",
         "task",
         "trace",
         "waits",
@@ -55,8 +59,10 @@ class Invocation:
         self.incoming, self.mailbox, self.plan, self.call, self.frames = incoming, mailbox, plan, call, frames
         self.host: Host = incoming.host
         self.waits: WaitRegistry = incoming.waits
-        self.caller, self.trace = incoming.process, call.trace
-        self.expires = self.host.clock() + call.deadline if call.deadline else None
+        self.caller, self.caller_role, self.trace = incoming.process, incoming.role, call.trace
+        self._arrived = self.host.clock()
+        self.expires = self._arrived + call.deadline if call.deadline else None
+        self.queued = False
         self.task: asyncio.Task[None] | None = None
         self.label = mailbox.labels[plan.name]
         self.key: OperationKey | None = None
@@ -76,7 +82,7 @@ class Invocation:
             if self._cancelled:
                 self._answer(describe(self.call.id, self._ended_error()))
                 return
-            if self.expires is not None and self.host.clock() >= self.expires:
+            if self.queued and self.expires is not None and self.host.clock() >= self.expires:
                 # Its caller has given up while it waited; nobody wants the effect any more.
                 self._answer(describe(self.call.id, TimeoutError("the deadline passed in the mailbox")))
                 return
@@ -98,24 +104,34 @@ class Invocation:
 
     async def _on_thread(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # A thread cannot be stopped: a cancelled call keeps its place in the actor until the function has returned.
-        return await to_its_end(lambda: self.host.run_blocking(lambda: self._method(*args, **kwargs)))
+        own = self.mailbox.thread
+        return await to_its_end(lambda: (own.run if own is not None else self.host.run_blocking)(self._called, args, kwargs))
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return self._method(*args, **kwargs)
+        except StopIteration as error:
+            # No future can carry it: who waits for the thread would wait for ever.
+            raise RuntimeError(f"{self.label} raised StopIteration") from error
 
     async def _stream(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         generator: AsyncGenerator[Any, None] = self._method(*args, **kwargs)
+        made = 0
         try:
             async for item in generator:
                 if self._credit <= 0:
                     await self._wait_for_credit()
                 self._credit -= 1
                 data, frames = self.plan.result.encode(item)
-                self.incoming.send(StreamItem(self.call.id, msgspec.Raw(data)), frames)
+                self.incoming.send(StreamItem(self.call.id, msgspec.Raw(data), made), frames)
+                made += 1
         finally:
             await generator.aclose()
-        self._answer(StreamEnd(self.call.id))
+        self._answer(StreamEnd(self.call.id, made))
 
     async def _wait_for_credit(self) -> None:
         self._more = self._loop.create_future()
-        with self.waits.waiting(self.caller, f"credit for {self.label}"):
+        with self.waits.waiting(self.caller, f"credit for {self.label}", FOREVER):
             await self._more
         self._more = None
 
@@ -168,7 +184,19 @@ class Invocation:
 
     def _answer(self, message: Message, frames: Sequence[Buffer] = (), cancelled: bool = False) -> None:
         self.incoming.finished(self.call.id, message, frames)
+        self._measure(message.kind if isinstance(message, Failure) else "")
         if self.key is not None:
             self.mailbox.effects.ended(self.key, None if cancelled else message, frames)
             for incoming, number in self._again:
                 incoming.finished(number, msgspec.structs.replace(message, id=number), frames)
+
+    def _measure(self, failure: str) -> None:
+        now = self.host.clock()
+        seconds = now - self._arrived
+        meter = self.mailbox.meters[self.plan.name]
+        meter.record(seconds)
+        if failure:
+            meter.failures += 1
+        events = self.incoming.events
+        if events is not None:
+            events.call(now, self.label, self.caller, seconds, self.trace, failure)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from asyncrl.errors import WireError
 from asyncrl.runtime.effects import Effects
+from asyncrl.runtime.meters import Meter
 from asyncrl.runtime.plan import EndpointPlan, endpoints_of, plan_of
-from asyncrl.runtime.tasks import Crew, shielded
+from asyncrl.runtime.tasks import Crew, shielded, to_its_end
 
 if TYPE_CHECKING:
-    from asyncrl.runtime.actor import Actor
+    from asyncrl.runtime.actor import Actor, ActorContext
     from asyncrl.runtime.invocation import Invocation
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,9 @@ class Mailbox:
         self.plans: dict[str, EndpointPlan] = {key: plan_of(function) for key, function in functions.items()}
         self.methods: dict[str, Callable[..., Any]] = {key: MethodType(function, instance) for key, function in functions.items()}
         self.labels = {key: f"{name}.{key}" for key in functions}
+        self.meters = {key: Meter() for key in functions}
         self.effects = Effects()
+        self.thread = instance.context.host.own_thread(name) if type(instance).own_thread else None
         self.closed = ""
         self._limit = type(instance).concurrency
         self._queue: deque[Invocation] = deque()
@@ -55,6 +58,7 @@ class Mailbox:
     def submit(self, invocation: Invocation) -> None:
         """Starts a call, or queues it behind the others."""
         if self._limit and self._active >= self._limit:
+            invocation.queued = True
             self._queue.append(invocation)
         else:
             self._start(invocation)
@@ -86,9 +90,27 @@ class Mailbox:
         if left:
             logger.warning("%s stops although %s would not end within %g s", self.name, ", ".join(left), STOP_SECONDS)
         await self.instance.context.crew.close(STOP_SECONDS)
-        await self.instance.on_stop()
+        try:
+            await self.instance.on_stop()
+        finally:
+            if self.thread is not None:
+                self.thread.close()
 
     @property
     def depth(self) -> int:
         """Calls that wait."""
         return len(self._queue)
+
+
+async def started(cls: type[Actor], context: ActorContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mailbox:
+    """Builds an actor and runs its ``on_start``, whose errors are raised. What a failed start has begun in the background ends with it."""
+    try:
+        instance = cls.__new__(cls)
+        instance.context = context
+        type(instance).__init__(instance, *args, **kwargs)
+        mailbox = Mailbox(context.name, instance)
+        await instance.on_start()
+    except BaseException:
+        await to_its_end(lambda: context.crew.close(STOP_SECONDS))
+        raise
+    return mailbox

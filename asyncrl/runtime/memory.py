@@ -5,11 +5,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from asyncrl.errors import Undeliverable
-from asyncrl.runtime.transport import Frames, Link, Receiver
+from asyncrl.runtime.transport import CallingReceiver, Frames, Link, Receiver
 
 
 class MemoryLink:
     """One end of a pair. Buffers are shared with the sender, read-only."""
+
+    role = ""
+    state = "connected in memory, no answer to the hello"
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -88,7 +91,7 @@ class MemoryTransport:
         self._accept = accept
         self._network.listeners[self.endpoint] = self
 
-    def connect(self, endpoint: str, receiver: Receiver) -> Link:
+    def connect(self, endpoint: str, receiver: CallingReceiver, role: str = "") -> Link:
         listener = self._network.listeners.get(endpoint)
         if listener is None or listener._accept is None:
             raise Undeliverable(endpoint, "nobody listens at this endpoint of the in-memory network")

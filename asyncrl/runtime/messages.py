@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
+from asyncrl.runtime.sharing_messages import SHARING
+
 VERSION = "0.1.0"
 
 Name = Annotated[str, msgspec.Meta(max_length=256)]
@@ -22,14 +24,15 @@ class ActorAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``endpoint`` is "ipc://...", "tcp://..." or "memory://..."; ``attempt`` and ``generation`` name the incarnation. ``role`` is
     that of the process: with keys it says whose public key the caller must find there. It stands in the address, and is no
-    function of the process name, because names are the user's; a false one only makes the handshake fail.
+    function of the process name, because names are the user's; a false one only makes the handshake fail. A process that was
+    started by hand, by ``ActorSystem.bind``, is of attempt "" and generation 0 unless it says otherwise.
     """
 
     process: Name
     endpoint: Name
     actor: Name
-    attempt: Name
-    generation: int
+    attempt: Name = ""
+    generation: int = 0
     role: Name = ""
 
 
@@ -132,16 +135,18 @@ class Progress(Message, tag="progress", frozen=True):
 
 
 class StreamItem(Message, tag="item", frozen=True):
-    """One item of a stream."""
+    """One item of a stream. ``place`` counts from 0, so that one that is missing, late or doubled is seen."""
 
     id: Identifier
     item: msgspec.Raw
+    place: Identifier = 0
 
 
 class StreamEnd(Message, tag="end", frozen=True):
-    """The stream is over."""
+    """The stream is over, after ``items`` items."""
 
     id: Identifier
+    items: Identifier = 0
 
 
 TO_CALLEE = Hello | Call | Cancel | Credit | Goodbye
@@ -152,7 +157,7 @@ def schema_hash() -> str:
     """Hash over the names, order and types of all fields, so that two builds that disagree refuse each other."""
     to_callee = (Hello, Call, Cancel, Credit, Goodbye)
     to_caller = (Welcome, Refused, Reply, Accepted, Failure, Progress, StreamItem, StreamEnd)
-    kinds: tuple[type[msgspec.Struct], ...] = (ActorAddress, *to_callee, *to_caller)
+    kinds: tuple[type[msgspec.Struct], ...] = (ActorAddress, *to_callee, *to_caller, *SHARING)
     described = [(kind.__name__, [(field.name, _bare(field.type)) for field in msgspec.structs.fields(kind)]) for kind in kinds]
     return hashlib.blake2b(repr(described).encode(), digest_size=8).hexdigest()
 

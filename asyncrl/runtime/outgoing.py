@@ -38,12 +38,16 @@ logger = logging.getLogger(__name__)
 
 DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(TO_CALLER)
 LINGER = 0.2
-CREDIT = 1024
-"""Calls to one actor that a process may have unanswered."""
+WELCOME_SECONDS = 30.0
+"""How long a connection may take until the hello was answered. A key that differs is seen at once; this is for a process that is
+connected and says nothing."""
 
 
 class Window:
-    """Credit towards one actor; waiters get it in their order."""
+    """Credit towards one actor; waiters get it in their order.
+
+    One that was given a credit stays in ``waiters`` until it runs, so that nobody who comes meanwhile overtakes it.
+    """
 
     __slots__ = ("free", "waiters")
 
@@ -52,9 +56,8 @@ class Window:
         self.waiters: deque[asyncio.Future[None]] = deque()
 
     def release(self) -> None:
-        """Returns one credit, to the first waiter if there is one."""
-        while self.waiters:
-            waiter = self.waiters.popleft()
+        """Returns one credit, to the first waiter that has none."""
+        for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)
                 return
@@ -65,44 +68,52 @@ class Window:
         if self.free and not self.waiters:
             self.free -= 1
             return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
         self.waiters.append(waiter)
+        if self.free:
+            # Those before it have their credit, and their turn comes before this.
+            self.free -= 1
+            loop.call_soon(self.release)
         try:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self.release()
             raise
+        finally:
+            self.waiters.remove(waiter)
 
     def fail(self, error: Callable[[], AsyncRLError]) -> None:
         """Wakes all waiters with an error."""
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_exception(error())
-        self.waiters.clear()
 
 
 class Outgoing:
     """Receiver of one peer's answers."""
 
     def __init__(self, site: Site, address: ActorAddress, transport: Transport, lost: "Callable[[Outgoing, str], None]") -> None:
-        self.process, self.generation = address.process, address.generation
+        self.process, self.generation, self.role = address.process, address.generation, address.role
         self.welcome = False
         self.closed = False
         self.waits = site.waits
+        self._credit = site.credit
         self._lost = lost
         self._pending: dict[int, Pending] = {}
         self._windows: dict[str, Window] = {}
         self._numbers = itertools.count(1)
         self._broken: Callable[[], AsyncRLError] | None = None
-        self._link: Link = transport.connect(address.endpoint, self)
+        self._link: Link = transport.connect(address.endpoint, self, address.role)
+        self._registration = asyncio.get_running_loop().call_later(WELCOME_SECONDS, self._unregistered)
         self._link.send([ENCODER.encode(site.identity.hello_to(address))])
 
     def window(self, actor: str) -> Window:
         """The credit towards one actor."""
         found = self._windows.get(actor)
         if found is None:
-            found = self._windows[actor] = Window(CREDIT)
+            found = self._windows[actor] = Window(self._credit)
         return found
 
     def number(self) -> int:
@@ -136,8 +147,7 @@ class Outgoing:
         try:
             message = DECODER.decode(frames[0])
         except (msgspec.DecodeError, RecursionError, IndexError, ValueError) as error:
-            seen = str(error)
-            self.break_off(lambda: WireError(f"{self.process} sent a message that cannot be read: {seen}"))
+            self.broken(f"a message that cannot be read: {error}")
             return
         if isinstance(message, Reply):
             pending = self._pending.pop(message.id, None)
@@ -147,7 +157,8 @@ class Outgoing:
         elif isinstance(message, StreamItem | Progress):
             self._go_on(message, frames[1:])
         elif isinstance(message, Accepted | StreamEnd):
-            self._finish(message.id, lambda pending: pending.end())
+            items = message.items if isinstance(message, StreamEnd) else 0
+            self._finish(message.id, lambda pending: pending.end(items))
         elif isinstance(message, Failure):
             failure = message
             self._finish(message.id, lambda pending: pending.fail(rebuild(failure, pending.who, pending.what)))
@@ -164,13 +175,16 @@ class Outgoing:
         if isinstance(message, StreamItem):
             pending = self._pending.get(message.id)
             if isinstance(pending, StreamPending):
-                pending.item(message.item, frames)
+                pending.item(message.item, frames, message.place)
         elif isinstance(message, Progress) and (pending := self._pending.get(message.id)) is not None:
             pending.touch()
 
     def _state(self, message: Message) -> None:
         if isinstance(message, Welcome):
             self.welcome = True
+            # The directory may tell of a new life later than that life does.
+            self.generation = message.generation
+            self._registration.cancel()
         elif isinstance(message, Refused):
             reason = message.reason
             self.break_off(lambda: Undeliverable(self.process, f"the connection was refused: {reason}"))
@@ -178,10 +192,26 @@ class Outgoing:
             reason = message.reason
             self.break_off(lambda: ActorDied(self.process, reason))
 
+    @property
+    def admitted(self) -> bool:
+        """Whether the peer has said welcome."""
+        return self.welcome
+
+    def broken(self, seen: str) -> None:
+        """The peer sent what cannot be."""
+        self.break_off(lambda: WireError(f"{self.process} sent {seen}"))
+
     def lost(self, cause: str) -> None:
         """The connection broke; whoever knows the process decides what to tell the callers."""
         self._link.close()
         self._lost(self, cause)
+
+    def refused(self, cause: str) -> None:
+        """The handshake failed: this process and the other one have no keys for each other."""
+        self.break_off(lambda: Undeliverable(self.process, cause))
+
+    def _unregistered(self) -> None:
+        self.refused(f"no welcome within {WELCOME_SECONDS:g} s: {self._link.state}")
 
     def break_off(self, error: Callable[[], AsyncRLError], lost: bool = False) -> None:
         """Ends the connection: every call, stream and credit wait fails with its own copy of the error.
@@ -191,6 +221,7 @@ class Outgoing:
         if self.closed:
             return
         self.closed = True
+        self._registration.cancel()
         self._broken = error
         pending = list(self._pending.values())
         self._pending.clear()

@@ -12,10 +12,11 @@ import msgspec
 
 from asyncrl.errors import AsyncRLError, CallTimedOut, WireError
 from asyncrl.runtime.codec import Codec
-from asyncrl.runtime.deadlines import Deadlines
+from asyncrl.runtime.deadlines import LATE, SECOND_LOOK, Deadlines
 
 if TYPE_CHECKING:
     from asyncrl.runtime.outgoing import Window
+    from asyncrl.runtime.waits import Wait
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class Pending:
         "limit",
         "lost",
         "result",
+        "wait",
         "what",
         "who",
         "window",
@@ -52,6 +54,7 @@ class Pending:
         self._loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self._loop.create_future()
         self.answered = self.lost = False
+        self.wait: Wait | None = None
         self.expires = 0.0
         self._touched = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -75,11 +78,17 @@ class Pending:
     def touch(self) -> None:
         """The callee got further."""
         self._touched = self._loop.time()
+        if self.wait is not None:
+            self.wait.touched = self._touched
 
     def _look(self) -> None:
         self._timer = None
         left = self._touched + self.limit.silence - self._loop.time()
-        if left <= 0:
+        if left < -LATE:
+            # This loop stood still; signs of progress may be waiting to be read.
+            self._touched = self._loop.time() - self.limit.silence
+            self._timer = self._loop.call_later(SECOND_LOOK, self._look)
+        elif left <= 0:
             self.expire()
         else:
             self._timer = self._loop.call_later(left, self._look)
@@ -103,11 +112,9 @@ class Pending:
             return
         self.future.set_result(value)
 
-    def end(self) -> None:
-        """A tell ran to its end."""
-        self.answered = True
-        if not self.future.done():
-            self.future.set_result(None)
+    def end(self, items: int) -> None:
+        """It is said to have ended, without the result that a call has."""
+        self.fail(WireError(f"{self.who} ended {self.what} without a result"))
 
     def fail(self, error: AsyncRLError) -> None:
         """The call will have no result."""
@@ -121,19 +128,26 @@ class TellPending(Pending):
 
     __slots__ = ()
 
+    def reply(self, data: msgspec.Raw, frames: Sequence[memoryview]) -> None:
+        self.answered = True
+
+    def end(self, items: int) -> None:
+        self.answered = True
+
     def fail(self, error: AsyncRLError) -> None:
         self.answered = True
         logger.warning("tell of %s to %s failed: %s", self.what, self.who, error)
 
 
 class StreamPending(Pending):
-    """A stream; the limit holds for each item, and only while the consumer waits for it."""
+    """A stream; the limit holds for each item, and only while the consumer waits for it. ``granted`` items may come so far."""
 
-    __slots__ = ("_ended", "_error", "items")
+    __slots__ = ("_came", "_ended", "_error", "granted", "items")
 
     def __init__(self, who: str, what: str, result: Codec, window: Window, limit: Limit, deadlines: Deadlines) -> None:
         super().__init__(who, what, result, window, limit, deadlines)
         self.items: deque[tuple[msgspec.Raw, Sequence[memoryview]]] = deque()
+        self._came = self.granted = 0
         self._ended = False
         self._error: AsyncRLError | None = None
 
@@ -160,17 +174,32 @@ class StreamPending(Pending):
         if not self.future.done():
             self.future.set_result(None)
 
-    def item(self, data: msgspec.Raw, frames: Sequence[memoryview]) -> None:
-        """One item came."""
+    def item(self, data: msgspec.Raw, frames: Sequence[memoryview], place: int) -> None:
+        """One item came. One that is not the next ends the stream, after the items before it; the consumer then cancels the producer."""
+        if self._ended:
+            return
         self.touch()
-        self.items.append((data, frames))
-        self._wake()
+        if place == self._came < self.granted:
+            self._came += 1
+            self.items.append((data, frames))
+            self._wake()
+        else:
+            expected = f"item {self._came} was expected" if place != self._came else f"{self.granted} were asked for"
+            self._end(WireError(f"item {place} of {self.what} on {self.who} came, {expected}"))
 
-    def end(self) -> None:
-        self.answered = self._ended = True
-        self._wake()
+    def reply(self, data: msgspec.Raw, frames: Sequence[memoryview]) -> None:
+        self.fail(WireError(f"{self.who} answered {self.what}, a stream, as a call"))
+
+    def end(self, items: int) -> None:
+        self.answered = True
+        missing = items != self._came
+        self._end(WireError(f"{self.who} ended {self.what} after {items} items, {self._came} came") if missing else None)
 
     def fail(self, error: AsyncRLError) -> None:
-        self.answered = self._ended = True
-        self._error = error
-        self._wake()
+        self.answered = True
+        self._end(error)
+
+    def _end(self, error: AsyncRLError | None) -> None:
+        if not self._ended:
+            self._ended, self._error = True, error
+            self._wake()

@@ -93,7 +93,7 @@ class EndpointPlan:
         if not isinstance(mark, EndpointMark):
             raise TypeError(f"{function.__qualname__} is not marked with @endpoint")
         self.name, self.label = function.__name__, function.__qualname__
-        self.collective, self.idempotent = mark.collective, mark.idempotent
+        self.collective, self.idempotent, self.roles = mark.collective, mark.idempotent, mark.roles
         hints = hints_of(function)
         if "return" not in hints:
             raise WireError(f"{self.label}: the result has no annotation")

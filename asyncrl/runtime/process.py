@@ -11,15 +11,22 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from asyncrl.errors import WireError
 from asyncrl.runtime.actor import Actor
-from asyncrl.runtime.host import RealHost, read_sealed, run_main
+from asyncrl.runtime.events import open_events
+from asyncrl.runtime.forced_exit import ForcedExit
+from asyncrl.runtime.host import RealHost, read_sealed, run_main, show_name
 from asyncrl.runtime.plan import constructor_of
+from asyncrl.runtime.stacks import answer_signal
 from asyncrl.runtime.supervisor_messages import Birth, framed
 from asyncrl.runtime.system import ActorSystem
+
+logger = logging.getLogger("asyncrl.process")
 
 
 def actor_class(path: str) -> type[Actor]:
@@ -35,23 +42,46 @@ def actor_class(path: str) -> type[Actor]:
 
 async def serve(birth: Birth, ready: int) -> None:
     """Builds the system and the actor, says that it is ready, and serves until SIGTERM."""
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    spec = birth.spec
+    stop, host, loop = asyncio.Event(), RealHost(), asyncio.get_running_loop()
+    answer_signal(sys.stderr, loop)
+    spec, watching = birth.spec, birth.watching
     cls = actor_class(spec.actor)
     args, kwargs = constructor_of(cls).decode(spec.arguments, ())
     name = spec.actor_name or spec.name
+    member = birth.member
+    events = open_events(host, watching, spec.name, birth.generation, member.attempt)
     system = ActorSystem.bind(
-        spec.name, birth.endpoint, host=RealHost(), attempt=birth.attempt, generation=birth.generation, token=birth.token
+        spec.name,
+        birth.endpoint,
+        host=host,
+        attempt=member.attempt,
+        generation=birth.generation,
+        token=member.token,
+        role=spec.role,
+        keys=member.keys,
+        liveness=member.liveness,
+        events=events,
+        watching=watching,
+        shared_memory=member.shared_memory,
     )
     failures: list[BaseException] = []
+    exit = ForcedExit(host, spec.name, watching.exit_within, waits=system.waits, before=None if events is None else events.flush)
 
-    def failed(cause: str, error: BaseException) -> None:
-        failures.append(error)
+    def leave() -> None:
+        exit.start()
         stop.set()
 
+    def failed(cause: str, error: BaseException) -> None:
+        logger.error("%s ends: %s%s", spec.name, cause, "".join(f"\nwaiting {line}" for line in system.waits.describe()))
+        failures.append(error)
+        leave()
+
+    loop.add_signal_handler(signal.SIGTERM, leave)
+    loop.set_exception_handler(functools.partial(unobserved, failed))
     system.on_actor_failure = failed
     async with system:
+        if member.directory is not None:
+            await system.join(member.directory)
         await system.spawn(cls, *args, name=name, **kwargs)
         os.write(ready, framed(system.address(name)))
         os.close(ready)
@@ -60,10 +90,19 @@ async def serve(birth: Birth, ready: int) -> None:
         raise failures[0]
 
 
+def unobserved(failed: Callable[[str, BaseException], None], loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Exception handler of the loop: an error that nobody waits for ends the process, with its own traceback."""
+    loop.default_exception_handler(context)
+    error = context.get("exception")
+    if isinstance(error, Exception) and not context.keys().isdisjoint(("task", "future", "handle")):
+        failed(f"{context['message']}: {type(error).__name__}: {error}", error)
+
+
 def main() -> None:
     """Entry of a child process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.umask(0o077)
+    show_name(sys.argv[1].removeprefix("asyncrl:"))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     birth = msgspec.msgpack.decode(read_sealed(int(sys.argv[2])), type=Birth)
     ready = int(sys.argv[3])

@@ -11,11 +11,12 @@ import msgspec
 from asyncrl.errors import ActorDied, CallTimedOut
 from asyncrl.runtime.deadlines import Deadlines
 from asyncrl.runtime.messages import ActorAddress, Call
+from asyncrl.runtime.meters import Meters
 from asyncrl.runtime.outgoing import Outgoing
 from asyncrl.runtime.pending import Limit, Pending, StreamPending, TellPending
 from asyncrl.runtime.plan import EndpointPlan, plan_of
 from asyncrl.runtime.shapes import Buffer
-from asyncrl.runtime.waits import WaitRegistry
+from asyncrl.runtime.waits import FOREVER, Wait, WaitRegistry
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -34,13 +35,22 @@ class Caller(Protocol):
 
     waits: WaitRegistry
     deadlines: Deadlines
+    meters: Meters
+
+    def trace(self) -> str:
+        """The trace id for a call that is made now."""
+        ...
 
     def operation(self) -> int:
         """A number that no other idempotent call of this process has."""
         ...
 
-    def outgoing(self, address: ActorAddress) -> Outgoing:
-        """The connection to the process of an address. Raises ActorDied for one that is known to be gone."""
+    def outgoing(self, address: ActorAddress) -> Outgoing | None:
+        """The connection to the process of an address; None while it is restarted. Raises ActorDied for one that is known to be gone."""
+        ...
+
+    async def reach(self, address: ActorAddress) -> Outgoing:
+        """The connection to the process of an address, once that is there. The caller bounds it."""
         ...
 
     def collective_number(self, members: tuple[ActorAddress, ...]) -> int:
@@ -52,11 +62,12 @@ class ActorRef(Generic[A]):
     """A reference to one actor. Calls raise ActorDied, CallTimedOut, CallFailed, Undeliverable, WireError, or the
     error of our own tree that the endpoint raised."""
 
-    __slots__ = ("_caller", "_limit", "_who", "address")
+    __slots__ = ("_budget", "_caller", "_limit", "_who", "address")
 
     def __init__(self, caller: Caller, address: ActorAddress, limit: Limit | None = None) -> None:
         self._caller, self.address, self._limit = caller, address, limit or Limit()
         self._who = f"{address.actor}@{address.process}"
+        self._budget = self._limit.deadline or self._limit.silence or FOREVER
 
     def __repr__(self) -> str:
         return f"ActorRef({self.address.actor!r} in {self.address.process!r})"
@@ -84,17 +95,19 @@ class ActorRef(Generic[A]):
         data, frames = plan.arguments.encode(args, kwargs)
         if plan.idempotent:
             return await self._repeated(plan, data, frames)
-        outgoing = self._credit(plan) or await self._wait_for_credit(plan)
-        pending = self._pending(Pending, plan, outgoing)
+        outgoing, limit = self._credit(plan) or await self._wait_for_credit(plan)
+        pending = self._pending(Pending, plan, outgoing, limit)
         number = outgoing.number()
-        ticket = self._caller.waits.enter(self._who, plan.label)
+        failed = True
+        pending.wait = wait = self._caller.waits.enter(self._who, plan.label, self._budget)
         try:
             outgoing.call(self._envelope(number, plan, "call", data, sequence), frames, pending)
             pending.arm()
-            return await pending.future
+            result = await pending.future
+            failed = False
+            return result
         finally:
-            pending.disarm()
-            self._caller.waits.leave(ticket)
+            self._ended(plan, pending, wait, failed)
             if not pending.answered:
                 outgoing.cancel(number)
 
@@ -106,11 +119,13 @@ class ActorRef(Generic[A]):
             again = self if end is None else self.with_deadline(max(0.001, end - loop.time()))
             pending: Pending | None = None
             try:
-                outgoing = again._credit(plan) or await again._wait_for_credit(plan)
-                pending = again._pending(Pending, plan, outgoing)
+                outgoing, limit = again._credit(plan) or await again._wait_for_credit(plan)
+                pending = again._pending(Pending, plan, outgoing, limit)
                 if tried > 1:
                     pending.what = f"{plan.label} (sent {tried} times)"
                 return await again._once(plan, data, frames, operation, outgoing, pending)
+            except CallTimedOut as error:
+                raise CallTimedOut(error.who, error.what, self._limit.deadline or error.seconds) from None
             except ActorDied:
                 if tried == TRIES or pending is None or not pending.lost or (end is not None and loop.time() >= end):
                     raise
@@ -120,22 +135,32 @@ class ActorRef(Generic[A]):
         self, plan: EndpointPlan, data: bytes, frames: Sequence[Buffer], operation: int, outgoing: Outgoing, pending: Pending
     ) -> Any:
         number = outgoing.number()
-        with self._caller.waits.waiting(self._who, pending.what):
-            try:
-                outgoing.call(self._envelope(number, plan, "call", data, -1, operation), frames, pending)
-                pending.arm()
-                return await pending.future
-            finally:
-                pending.disarm()
-                if not pending.answered:
-                    outgoing.cancel(number)
+        failed = True
+        pending.wait = wait = self._caller.waits.enter(self._who, pending.what, self._budget)
+        try:
+            outgoing.call(self._envelope(number, plan, "call", data, -1, operation), frames, pending)
+            pending.arm()
+            result = await pending.future
+            failed = False
+            return result
+        finally:
+            self._ended(plan, pending, wait, failed)
+            if not pending.answered:
+                outgoing.cancel(number)
+
+    def _ended(self, plan: EndpointPlan, pending: Pending, wait: Wait, failed: bool) -> None:
+        pending.disarm()
+        meter = self._caller.meters.of(plan.label)
+        meter.record(self._caller.waits.leave(wait))
+        if failed:
+            meter.failures += 1
 
     async def tell(self, method: Callable[Concatenate[A, P], Any], *args: P.args, **kwargs: P.kwargs) -> None:
         """Sends without waiting for a result; returns when the actor's credit admits it. A failure is only logged."""
         plan = plan_of(method)
         data, frames = plan.arguments.encode(args, kwargs)
-        outgoing = self._credit(plan) or await self._wait_for_credit(plan)
-        pending = self._pending(TellPending, plan, outgoing)
+        outgoing, _ = self._credit(plan) or await self._wait_for_credit(plan)
+        pending = self._pending(TellPending, plan, outgoing, self._limit)
         outgoing.call(self._envelope(outgoing.number(), plan, "tell", data, -1), frames, pending)
 
     def stream(self, method: Callable[Concatenate[A, P], AsyncIterator[R]], *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[R, None]:
@@ -149,56 +174,69 @@ class ActorRef(Generic[A]):
 
     async def _items(self, plan: EndpointPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncGenerator[Any, None]:
         data, frames = plan.arguments.encode(args, kwargs)
-        outgoing = self._credit(plan) or await self._wait_for_credit(plan)
-        pending = self._pending(StreamPending, plan, outgoing)
+        outgoing, _ = self._credit(plan) or await self._wait_for_credit(plan)
+        pending = self._pending(StreamPending, plan, outgoing, self._limit)
         number = outgoing.number()
+        pending.granted = STREAM_CREDIT
         taken = 0
         try:
             outgoing.call(self._envelope(number, plan, "stream", data, -1), frames, pending)
             while True:
-                with self._caller.waits.waiting(self._who, f"an item of {plan.label}"):
+                with self._caller.waits.waiting(self._who, f"an item of {plan.label}", self._budget) as pending.wait:
                     more, item = await pending.next()
                 if not more:
                     return
                 yield item
                 taken += 1
                 if taken >= STREAM_CREDIT // 2:
+                    pending.granted += taken
                     outgoing.credit(number, taken)
                     taken = 0
         finally:
             if not pending.answered:
                 outgoing.cancel(number)
 
-    def _credit(self, plan: EndpointPlan) -> Outgoing | None:
-        """The connection, with one credit taken; None when there is none to take at once."""
+    def _credit(self, plan: EndpointPlan) -> tuple[Outgoing, Limit] | None:
+        """The connection, with one credit taken, and the call's limit; None when there is none to take at once."""
         outgoing = self._caller.outgoing(self.address)
+        if outgoing is None:
+            return None
         window = outgoing.window(self.address.actor)
         if not window.free or window.waiters:
             return None
         window.free -= 1
-        return outgoing
+        return outgoing, self._limit
 
-    async def _wait_for_credit(self, plan: EndpointPlan) -> Outgoing:
-        outgoing = self._caller.outgoing(self.address)
-        with self._caller.waits.waiting(self._who, f"credit for {plan.label}"):
-            try:
-                async with asyncio.timeout(self._limit.deadline or None) as scope:
+    async def _wait_for_credit(self, plan: EndpointPlan) -> tuple[Outgoing, Limit]:
+        """As ``_credit``, once there is some; the limit is what is left of the call's. Waits for a restart of the process too."""
+        loop, limit = asyncio.get_running_loop(), self._limit
+        begun = loop.time()
+        what = f"{plan.label} (in its restart)"
+        try:
+            async with asyncio.timeout(limit.deadline or limit.silence or None) as scope:
+                outgoing = await self._caller.reach(self.address)
+                what = f"credit for {plan.label}"
+                if not limit.deadline:
+                    scope.reschedule(None)
+                with self._caller.waits.waiting(self._who, what, limit.deadline):
                     await outgoing.window(self.address.actor).acquire()
-            except TimeoutError:
-                if not scope.expired():
-                    raise
-                raise CallTimedOut(self._who, f"credit for {plan.label}", self._limit.deadline) from None
-        return outgoing
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise CallTimedOut(self._who, what, limit.deadline or limit.silence) from None
+        if limit.deadline:
+            limit = Limit(max(0.001, limit.deadline - (loop.time() - begun)), limit.silence)
+        return outgoing, limit
 
-    def _pending(self, kind: type[Waiting], plan: EndpointPlan, outgoing: Outgoing) -> Waiting:
-        return kind(self._who, plan.label, plan.result, outgoing.window(self.address.actor), self._limit, self._caller.deadlines)
+    def _pending(self, kind: type[Waiting], plan: EndpointPlan, outgoing: Outgoing, limit: Limit) -> Waiting:
+        return kind(self._who, plan.label, plan.result, outgoing.window(self.address.actor), limit, self._caller.deadlines)
 
     def _envelope(self, number: int, plan: EndpointPlan, mode: Mode, data: bytes, sequence: int, operation: int = 0) -> Call:
-        limit = self._limit
+        limit, trace = self._limit, self._caller.trace()
         deadline = 0.0 if limit.silence or mode != "call" else limit.deadline
         credit = STREAM_CREDIT if mode == "stream" else 0
         raw = msgspec.Raw(data)
-        return Call(number, self.address.actor, plan.name, mode, deadline, limit.silence, credit, sequence, operation, "", raw)
+        return Call(number, self.address.actor, plan.name, mode, deadline, limit.silence, credit, sequence, operation, trace, raw)
 
     def with_deadline(self, seconds: float) -> ActorRef[A]:
         """The same actor; calls fail with CallTimedOut after ``seconds``."""

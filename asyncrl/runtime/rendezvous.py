@@ -1,7 +1,16 @@
 """How processes that share nothing yet exchange addresses: a small key-value store."""
 
+from __future__ import annotations
+
 import asyncio
-from typing import Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from asyncrl.errors import ActorDied
+from asyncrl.runtime.actor import Actor, endpoint
+from asyncrl.runtime.messages import ActorAddress
+
+if TYPE_CHECKING:
+    from asyncrl.runtime.system import ActorSystem
 
 
 class Rendezvous(Protocol):
@@ -42,3 +51,64 @@ class MemoryRendezvous:
         waiter: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(key, []).append(waiter)
         return await waiter
+
+
+BOARD = "rendezvous"
+"""Name of the actor that keeps the values."""
+
+
+class Board(Actor):
+    """A rendezvous for whoever can reach its process: spawn it under the name ``rendezvous`` at an address that all know."""
+
+    concurrency: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        self._values = MemoryRendezvous()
+
+    @endpoint
+    async def set(self, key: str, value: bytes) -> None:
+        """See ``Rendezvous.set``."""
+        await self._values.set(key, value)
+
+    @endpoint(idempotent=True)
+    async def get(self, key: str) -> bytes | None:
+        """See ``Rendezvous.get``."""
+        return await self._values.get(key)
+
+    @endpoint(idempotent=True)
+    async def wait(self, key: str) -> bytes:
+        """See ``Rendezvous.wait``."""
+        return await self._values.wait(key)
+
+
+class AddressRendezvous:
+    """A rendezvous at a plain address: the ``Board`` of a process that was started at ``endpoint``, as "tcp://10.0.0.1:29600".
+
+    The board may start later than those who look for it: a call waits for it until the ``asyncio.timeout`` around it.
+    """
+
+    def __init__(self, system: ActorSystem, endpoint: str, process: str, role: str = "") -> None:
+        address = ActorAddress(process, endpoint, BOARD, role=role)
+        self._board = system.ref(address, Board).with_deadline(0.0)
+
+    async def set(self, key: str, value: bytes) -> None:
+        while True:
+            try:
+                return await self._board.call(Board.set, key, value)
+            except ActorDied:
+                # Nobody listens yet; the attempt to connect has taken two seconds.
+                continue
+
+    async def get(self, key: str) -> bytes | None:
+        while True:
+            try:
+                return await self._board.call(Board.get, key)
+            except ActorDied:
+                continue
+
+    async def wait(self, key: str) -> bytes:
+        while True:
+            try:
+                return await self._board.call(Board.wait, key)
+            except ActorDied:
+                continue

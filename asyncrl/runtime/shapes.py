@@ -82,7 +82,8 @@ def _registered_shape(entry: Registered[Any]) -> Shape:
             raise WireError(f"{entry.cls.__name__} refers to frames {first}..{first + count}, the message has {len(frames)}")
         try:
             return entry.unpack(head, list(frames[first : first + count]))
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        except Exception as error:
+            # Code of the class's owner, over bytes of somebody else: whatever it raises, these bytes do not fit.
             raise WireError(f"{entry.cls.__name__} cannot be rebuilt: {error}") from error
 
     return Shape(PackedHead, pack, unpack, (entry.cls,), (tuple,))

@@ -10,40 +10,40 @@ import re
 import selectors
 import signal
 import sys
-from typing import BinaryIO
 
 import msgspec
 
-from asyncrl.errors import ConfigError, WireError
+from asyncrl.errors import WireError
 from asyncrl.runtime.host import (
     ControlSocket,
-    Launched,
     RealHost,
     adopt_socket,
     die_with_parent,
-    launch_child,
-    python_module,
     read_sealed,
     remove_folder,
-    sealed_bytes,
-    tail_of,
+    show_name,
 )
-from asyncrl.runtime.messages import ActorAddress
+from asyncrl.runtime.restarts import Ending
 from asyncrl.runtime.security import process_endpoint
+from asyncrl.runtime.stacks import answer_signal
+from asyncrl.runtime.supervisor_child import Child, Life
 from asyncrl.runtime.supervisor_client import SupervisorClient
 from asyncrl.runtime.supervisor_messages import (
-    TO_SUPERVISOR,
-    Birth,
     Died,
     FrameReader,
     NotReady,
     ProcessDeath,
     ProcessSpec,
     Ready,
+    Replace,
+    Restarted,
     Settings,
     Spawn,
-    Stop,
+    StopChild,
+    Stopped,
+    ToSupervisor,
     framed,
+    order_in,
 )
 
 __all__ = ["ProcessDeath", "ProcessSpec", "Supervisor", "SupervisorClient", "main"]
@@ -51,20 +51,6 @@ __all__ = ["ProcessDeath", "ProcessSpec", "Supervisor", "SupervisorClient", "mai
 logger = logging.getLogger("asyncrl.supervisor")
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-DECODER: msgspec.msgpack.Decoder[Spawn | Stop] = msgspec.msgpack.Decoder(TO_SUPERVISOR)
-ADDRESS: msgspec.msgpack.Decoder[ActorAddress] = msgspec.msgpack.Decoder(ActorAddress)
-
-
-class Child(msgspec.Struct):
-    """One child: its process, the pipe on which it says that it is ready, and the deadline for that."""
-
-    spec: ProcessSpec
-    process: Launched
-    ready_pipe: int
-    deadline: float
-    ready: bool = False
-    failed: str = ""
-    words: FrameReader = msgspec.field(default_factory=FrameReader)
 
 
 class Supervisor:
@@ -95,19 +81,21 @@ class Supervisor:
             self.kill_all()
             remove_folder(self._settings.folder)
 
+    def _lives(self) -> list[Life]:
+        return [child.life for child in self._children.values() if child.life is not None]
+
     def _time_left(self) -> float | None:
-        ends = [child.deadline for child in self._children.values() if not child.ready]
+        ends = [life.deadline for life in self._lives() if life.deadline is not None]
         if self._kill_at is not None:
             ends.append(self._kill_at)
         return max(0.0, min(ends) - self._host.clock()) if ends else None
 
     def _check_deadlines(self) -> None:
         now = self._host.clock()
-        for child in self._children.values():
-            if not child.ready and not child.failed and now >= child.deadline:
-                child.failed = f"not ready within {child.spec.ready_within:g} s"
-                child.deadline = now + 3600.0
-                child.process.signal_group(signal.SIGKILL)
+        for life in self._lives():
+            if life.deadline is not None and now >= life.deadline:
+                life.deadline = None
+                life.kill(signal.SIGKILL, life.overdue)
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
             self._signal_all(signal.SIGKILL)
@@ -126,11 +114,17 @@ class Supervisor:
             self.kill_all()
             return
         for frame in self._reader.feed(data):
-            message = DECODER.decode(frame)
-            if isinstance(message, Spawn):
-                self._spawn(message)
-            else:
-                self._stop(message.grace)
+            self._obey(order_in(frame))
+
+    def _obey(self, order: ToSupervisor) -> None:
+        if isinstance(order, Spawn):
+            self._spawn(order)
+        elif isinstance(order, StopChild):
+            self._stop_child(order)
+        elif isinstance(order, Replace):
+            self._replace(order)
+        else:
+            self._stop(order.grace)
 
     def _spawn(self, order: Spawn) -> None:
         name = order.spec.name
@@ -139,77 +133,103 @@ class Supervisor:
             self._tell(NotReady(name, "the supervisor is stopping" if self._stopping else taken, []))
             return
         try:
-            endpoint = process_endpoint(self._settings.folder, name, self._settings.interface)
-            self._launch(order, endpoint)
-        except (OSError, ConfigError) as error:
+            endpoint = process_endpoint(self._settings.folder, name, self._settings.interface, self._settings.ports)
+            child = Child(order.spec, order.member, endpoint, f"{self._settings.log_folder}/{name}.log")
+            self._launch(child)
+        except (OSError, ValueError) as error:
             self._tell(NotReady(name, f"cannot be started: {error}", []))
+            return
+        self._children[name] = child
 
-    def _launch(self, order: Spawn, endpoint: str) -> None:
-        spec = order.spec
-        generation = self._generations.get(spec.name, -1) + 1
-        self._generations[spec.name] = generation
-        birth = Birth(spec, endpoint, order.attempt, generation, order.token)
-        papers = sealed_bytes(msgspec.msgpack.encode(birth))
-        ready_pipe, ready_end = os.pipe()
-        os.set_blocking(ready_pipe, False)
-        allowed = {key: os.environ[key] for key in self._settings.env_allow if key in os.environ}
-        argv = python_module("asyncrl.runtime.process", f"asyncrl:{spec.name}", str(papers), str(ready_end))
-        try:
-            with self._log(spec.name) as log:
-                process = launch_child(argv, allowed | spec.environment, (papers, ready_end), log)
-        except OSError:
-            os.close(ready_pipe)
-            raise
-        finally:
-            os.close(papers)
-            os.close(ready_end)
-        child = Child(spec, process, ready_pipe, self._host.clock() + spec.ready_within)
-        self._children[spec.name] = child
-        self._selector.register(ready_pipe, selectors.EVENT_READ, lambda: self._ready(child))
-        self._selector.register(process.pidfd, selectors.EVENT_READ, lambda: self._ended(child))
+    def _launch(self, child: Child) -> None:
+        """Begins the next life of a child. Raises OSError when no process can be started."""
+        generation = self._generations.get(child.spec.name, -1) + 1
+        self._generations[child.spec.name] = generation
+        life = child.start(self._host, self._settings, os.environ, generation)
+        self._selector.register(life.pipe, selectors.EVENT_READ, lambda: self._ready(child, life))
+        self._selector.register(life.process.pidfd, selectors.EVENT_READ, lambda: self._ended(child, life))
 
-    def _log(self, name: str) -> BinaryIO:
-        return self._host.open_append(f"{self._settings.log_folder}/{name}.log")
-
-    def _ready(self, child: Child) -> None:
-        if child.ready_pipe < 0:
+    def _ready(self, child: Child, life: Life) -> None:
+        if life.pipe < 0:
             return
         try:
-            data = os.read(child.ready_pipe, 65536)
-        except BlockingIOError:
+            address = life.hear(child.spec.name)
+        except EOFError:
+            # Its end, or its deadline, is reported elsewhere.
+            self._close_pipe(life)
             return
-        if not data:
-            # It closed the pipe without a word; its end, or its deadline, is reported elsewhere.
-            self._close_pipe(child)
+        except WireError as error:
+            self._close_pipe(life)
+            life.kill(signal.SIGKILL, f"what it said when it was ready cannot be believed: {error}")
             return
-        for said in child.words.feed(data):
-            child.ready = True
-            self._close_pipe(child)
-            self._tell(Ready(child.spec.name, child.process.pid, ADDRESS.decode(said)))
+        if address is None:
+            return
+        self._close_pipe(life)
+        kind = Restarted if child.announced else Ready
+        child.announced = True
+        self._tell(kind(child.spec.name, life.process.pid, address))
 
-    def _close_pipe(self, child: Child) -> None:
-        if child.ready_pipe >= 0:
-            self._selector.unregister(child.ready_pipe)
-            os.close(child.ready_pipe)
-            child.ready_pipe = -1
+    def _close_pipe(self, life: Life) -> None:
+        if life.pipe >= 0:
+            self._selector.unregister(life.pipe)
+            life.close_pipe()
 
-    def _ended(self, child: Child) -> None:
-        name = child.spec.name
-        if self._children.get(name) is not child:
+    def _ended(self, child: Child, life: Life) -> None:
+        if child.life is not life:
             return
         # A child that said it is ready and ended at once has both events in one round.
-        if child.ready_pipe >= 0 and not child.failed:
-            self._ready(child)
-        self._close_pipe(child)
-        self._selector.unregister(child.process.pidfd)
-        ending = child.process.reap()
-        del self._children[name]
-        lines = tail_of(f"{self._settings.log_folder}/{name}.log")
-        logger.warning("%s (pid %d) ended: %s", name, child.process.pid, child.failed or ending)
-        if not child.ready:
-            self._tell(NotReady(name, child.failed or f"ended before it was ready: {ending}", lines))
-        elif not self._stopping:
-            self._tell(Died(ProcessDeath(name, child.process.pid, ending, lines)))
+        if not life.failed and not child.stopping:
+            self._ready(child, life)
+        self._close_pipe(life)
+        self._selector.unregister(life.process.pidfd)
+        exit, ending = child.reap()
+        name, pid = child.spec.name, life.process.pid
+        logger.warning("%s (pid %d) ended: %s", name, pid, ending.exit)
+        if child.stopping:
+            self._forget(child)
+            self._tell(Stopped(name, life.generation, exit))
+        elif not child.announced:
+            self._forget(child)
+            self._tell(NotReady(name, ending.exit, ending.last_lines))
+        elif self._stopping:
+            self._forget(child)
+        else:
+            self._died(child, pid, life.generation, ending)
+
+    def _forget(self, child: Child) -> None:
+        del self._children[child.spec.name]
+
+    def _died(self, child: Child, pid: int, generation: int, ending: Ending) -> None:
+        """Reports a death, and begins the next life where the budget allows one."""
+        verdict = child.budget.ended(self._host.clock(), ending)
+        first = verdict.first if verdict.restarts and not verdict.restarting else None
+        name = child.spec.name
+        death = ProcessDeath(name, pid, ending.exit, ending.last_lines, generation, verdict.restarting, verdict.restarts, first)
+        self._tell(Died(death))
+        if not verdict.restarting:
+            self._forget(child)
+            return
+        try:
+            self._launch(child)
+        except OSError as error:
+            self._died(child, 0, self._generations[name], Ending(f"cannot be started: {error}", []))
+
+    def _stop_child(self, order: StopChild) -> None:
+        child = self._children.get(order.name)
+        if child is None or child.life is None:
+            self._tell(Stopped(order.name, -1, ""))
+            return
+        if not child.stopping and not child.announced:
+            self._tell(NotReady(order.name, "stopped before it was ready", []))
+        child.stopping = True
+        child.life.deadline, child.life.overdue = self._host.clock() + order.grace, ""
+        child.life.kill(signal.SIGTERM)
+
+    def _replace(self, order: Replace) -> None:
+        child = self._children.get(order.name)
+        if child is None or child.life is None or child.life.generation != order.generation or child.stopping or not child.spec.restarts:
+            return
+        child.life.kill(signal.SIGKILL, order.cause)
 
     def _stop(self, grace: float) -> None:
         self._stopping = True
@@ -217,15 +237,16 @@ class Supervisor:
         self._signal_all(signal.SIGTERM)
 
     def _signal_all(self, number: int) -> None:
-        for child in self._children.values():
-            child.process.signal_group(number)
+        for life in self._lives():
+            life.process.signal_group(number)
 
     def kill_all(self) -> None:
         """Kills every group and reaps; nothing is left afterwards."""
         self._stopping = True
         self._signal_all(signal.SIGKILL)
         for child in list(self._children.values()):
-            self._ended(child)
+            if child.life is not None:
+                self._ended(child, child.life)
 
     def _tell(self, message: msgspec.Struct) -> None:
         self._outbox += framed(message)
@@ -252,7 +273,9 @@ def main() -> None:
     os.set_blocking(write_end, False)
     signal.set_wakeup_fd(write_end)
     signal.signal(signal.SIGTERM, lambda number, frame: None)
+    answer_signal(sys.stderr)
     die_with_parent(signal.SIGTERM, int(sys.argv[4]))
+    show_name(sys.argv[1].removeprefix("asyncrl:"))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     settings = msgspec.msgpack.decode(read_sealed(int(sys.argv[2])), type=Settings)
     try:

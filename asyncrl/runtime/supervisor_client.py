@@ -1,48 +1,60 @@
-"""The client's side of the supervisor process: start it, spawn through it, hear of deaths, stop it."""
+"""The client's side of the supervisor process: start it, spawn through it, hear of deaths and restarts, stop it."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import msgspec
 
-from asyncrl.errors import ActorDied
+from asyncrl.errors import ActorDied, WireError
+from asyncrl.runtime.forks import beware_of_forks
 from asyncrl.runtime.host import (
     ControlSocket,
     Host,
     Launched,
+    RealHost,
     launch_session,
     own_pid,
     python_module,
     remove_folder,
     sealed_bytes,
+    signal_group,
     socket_pair,
     tail_of,
 )
 from asyncrl.runtime.messages import ActorAddress
 from asyncrl.runtime.security import make_token
+from asyncrl.runtime.stacks import ask_by_signal
 from asyncrl.runtime.supervisor_messages import (
-    TO_CLIENT,
     Died,
     FrameReader,
+    Membership,
     NotReady,
     ProcessDeath,
     ProcessSpec,
     Ready,
+    Replace,
+    Restarted,
     Settings,
     Spawn,
     Stop,
+    StopChild,
+    Stopped,
+    ToClient,
     framed,
+    report_in,
 )
-
-DECODER: msgspec.msgpack.Decoder[Ready | NotReady | Died] = msgspec.msgpack.Decoder(TO_CLIENT)
+from asyncrl.runtime.watching import Watching
+from asyncrl.runtime.whereabouts import KnownProcesses, State, Whereabouts, up
 
 OnDeath = Callable[[ProcessDeath], None]
-PeerDied = Callable[[str, str], None]
+OnRestart = Callable[[Restarted], None]
+Informed = Callable[[Whereabouts], None]
 
 ALWAYS_ALLOWED = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL")
 
@@ -56,16 +68,37 @@ class SupervisorClient:
         self._process, self._control = process, control
         self._folder, self._log = folder, log
         self.pid, self.name = process.pid, name
-        self.attempt, self.token = attempt, token
-        self._reader = FrameReader()
+        self.token = token
+        self._alone = Membership(attempt, token)
+        self._reader, self._babbled = FrameReader(), ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_death: OnDeath | None = None
-        self._peers: list[PeerDied] = []
+        self._on_restart: OnRestart | None = None
+        self._adopted: list[tuple[Membership, Informed]] = []
         self._starting: dict[str, asyncio.Future[ActorAddress]] = {}
+        self._ending: dict[str, asyncio.Future[str]] = {}
+        self._children = KnownProcesses()
+        self._restarts: dict[str, int] = {}
         self._pids: dict[str, int] = {}
         self._outbox = bytearray()
         self._stopping = False
         self._gone = asyncio.Event()
+        beware_of_forks(self)
+
+    def forked(self) -> None:
+        """This process is a copy: it orders nothing, and does not hold the supervisor's lifeline."""
+        self._stopping = True
+        self._control.close()
+
+    @property
+    def _member(self) -> Membership:
+        """What children are born with: the system decides that attached last, of those that have not left."""
+        return self._adopted[-1][0] if self._adopted else self._alone
+
+    @property
+    def attempt(self) -> str:
+        """The attempt that children are born into."""
+        return self._member.attempt
 
     @classmethod
     def start(
@@ -78,22 +111,29 @@ class SupervisorClient:
         env_allow: Sequence[str],
         token: bytes = b"",
         interface: str = "",
+        ports: str = "",
         name: str = "supervisor",
+        environment: Mapping[str, str] | None = None,
+        watching: Watching | None = None,
     ) -> Self:
         """Starts the supervisor. Needs no event loop; call it before torch is imported.
 
         ``folder`` is private and holds the sockets; the supervisor removes it when it leaves. With an ``interface`` the
-        children bind to a free tcp port of that address instead. ``name`` is also that of its log.
-        Of this process's environment only ``env_allow`` (and PATH, HOME, TMPDIR, LANG, LC_ALL) reaches the children.
+        children bind to a free tcp port of that address instead, of the range ``ports`` ("29600-29700") where one is given.
+        ``name`` is also that of its log.
+        Of this process's environment only ``env_allow`` (and PATH, HOME, TMPDIR, LANG, LC_ALL) reaches the children, and
+        what ``environment`` adds.
         """
         near, far = socket_pair()
-        allowed = [*ALWAYS_ALLOWED, *env_allow]
-        papers = sealed_bytes(msgspec.msgpack.encode(Settings(own_pid(), folder, log_folder, allowed, interface)))
-        environment = {key: os.environ[key] for key in allowed if key in os.environ}
+        added = dict(environment or {})
+        watching = watching or Watching(stacks=log_folder)
+        allowed = [*ALWAYS_ALLOWED, *env_allow, *added]
+        papers = sealed_bytes(msgspec.msgpack.encode(Settings(own_pid(), folder, log_folder, allowed, interface, ports, watching)))
+        seen = {key: os.environ[key] for key in allowed if key in os.environ} | added
         argv = python_module("asyncrl.runtime.supervisor", f"asyncrl:{name}", str(papers), str(far.fileno()), str(own_pid()))
         try:
             with host.open_append(f"{log_folder}/{name}.log") as log:
-                process = launch_session(argv, environment, (papers, far.fileno()), log)
+                process = launch_session(argv, seen, (papers, far.fileno()), log)
         except OSError:
             near.close()
             raise
@@ -103,26 +143,47 @@ class SupervisorClient:
         near.setblocking(False)
         return cls(process, near, folder, f"{log_folder}/{name}.log", attempt, token or make_token(host), name)
 
-    def attach_loop(self, on_death: OnDeath) -> None:
-        """Starts to listen on the running loop. ``on_death`` hears of each child's end, and of the supervisor's own."""
-        self._on_death = on_death
+    def attach_loop(self, on_death: OnDeath, on_restart: OnRestart | None = None) -> None:
+        """Starts to listen on the running loop.
+
+        ``on_death`` hears of each child's end, also of one that is restarted, and of the supervisor's own; ``on_restart`` of
+        each child that serves again.
+        """
+        self._on_death, self._on_restart = on_death, on_restart
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._control.fileno(), self._hear)
         self._loop.add_reader(self._process.pidfd, self._supervisor_left)
 
-    def adopt(self, attempt: str, token: bytes, peer_died: PeerDied) -> None:
-        """A system attaches: children get its attempt and token, it hears of their deaths."""
-        self.attempt, self.token = attempt, token
-        self._peers.append(peer_died)
+    def adopt(self, member: Membership, informed: Informed) -> None:
+        """A system attaches: children are born as ``member`` says, and it is told what becomes of each of them."""
+        self.token = member.token
+        self._adopted.append((member, informed))
+        for known in self._children.all():
+            informed(known)
 
-    def forget(self, peer_died: PeerDied) -> None:
+    def forget(self, informed: Informed) -> None:
         """A system leaves."""
-        if peer_died in self._peers:
-            self._peers.remove(peer_died)
+        self._adopted = [each for each in self._adopted if each[1] != informed]
+
+    @property
+    def gone(self) -> bool:
+        """Whether the supervisor has left."""
+        return self._gone.is_set()
 
     def watches(self, process: str) -> bool:
         """Whether the end of ``process`` will be reported here."""
-        return process in self._pids and not self._gone.is_set()
+        known = self._children.get(process)
+        return known is not None and known.state != "dead" and not self._gone.is_set()
+
+    def stacks(self, process: str) -> str:
+        """Where the threads of a child are, or of the supervisor: it is asked by signal and answers in its log, whatever it hangs in.
+
+        "" for a name that is none. Blocks for up to two seconds. Any thread.
+        """
+        pid = self.pid if process == self.name else self._pids.get(process)
+        if pid is None:
+            return ""
+        return ask_by_signal(RealHost(), pid, f"{self._log.rpartition('/')[0]}/{process}.log", f"asyncrl:{process}")
 
     def pid_of(self, process: str) -> int:
         """The pid of a running child. Raises KeyError for one that is not known."""
@@ -132,21 +193,68 @@ class SupervisorClient:
         """Starts a child and waits until it is ready. Raises ActorDied with its last output lines when it does not get there."""
         if self._loop is None:
             raise RuntimeError("attach_loop comes before spawn")
+        if spec.name in self._ending:
+            with contextlib.suppress(KeyError):
+                await self.stop_child(spec.name)
         if self._gone.is_set() or self._stopping:
             raise ActorDied(self.name, "it has left, no child can be started")
         if spec.name in self._starting:
             raise ActorDied(spec.name, "a process of this name is being started")
+        if self.watches(spec.name):
+            raise ActorDied(spec.name, "the name is taken")
+        member = self._member.of_role(spec.role)
         ready: asyncio.Future[ActorAddress] = self._loop.create_future()
         self._starting[spec.name] = ready
-        self._send(Spawn(spec, self.attempt, self.token))
+        self._restarts[spec.name] = spec.restarts
+        self._send(Spawn(spec, member))
         try:
             # The supervisor's own deadline comes first; this one is for a supervisor that hangs.
             async with asyncio.timeout(spec.ready_within + 10.0):
                 return await ready
+        except asyncio.CancelledError:
+            self._order_stop(spec.name, 0.0)
+            raise
         except TimeoutError:
             raise ActorDied(spec.name, f"the supervisor did not answer within {spec.ready_within + 10.0:g} s") from None
         finally:
             self._starting.pop(spec.name, None)
+
+    async def stop_child(self, name: str, grace: float = 3.0) -> str:
+        """Ends one child for good: SIGTERM to its group, SIGKILL after ``grace`` seconds. Returns how it ended.
+
+        No death is reported and no restart follows. Raises KeyError for a child that does not run, ActorDied when the
+        supervisor has left.
+        """
+        if self._loop is None:
+            raise RuntimeError("attach_loop comes before stop_child")
+        if self._gone.is_set():
+            raise ActorDied(self.name, "it has left, and its children with it")
+        ending = self._order_stop(name, grace)
+        try:
+            async with asyncio.timeout(grace + 10.0):
+                exit = await asyncio.shield(ending)
+        except TimeoutError:
+            raise ActorDied(self.name, f"it did not stop {name} within {grace + 10.0:g} s") from None
+        if not exit:
+            raise KeyError(name)
+        return exit
+
+    def _order_stop(self, name: str, grace: float) -> asyncio.Future[str]:
+        """The end of a child, "" for one that does not run; ordered once."""
+        ending = self._ending.get(name)
+        if ending is None:
+            ending = self._ending[name] = asyncio.get_running_loop().create_future()
+            self._send(StopChild(name, grace))
+        return ending
+
+    def replaceable(self, process: str) -> bool:
+        """Whether a life of this child may be followed by another."""
+        return self._restarts.get(process, 0) > 0 and self.watches(process)
+
+    def replace(self, process: str, generation: int, cause: str) -> None:
+        """This life of a child does not answer: it is killed, and restarted if its budget allows. Harmless when it has ended."""
+        if not self._gone.is_set():
+            self._send(Replace(process, generation, cause))
 
     def _send(self, message: msgspec.Struct) -> None:
         self._outbox += framed(message)
@@ -172,30 +280,62 @@ class SupervisorClient:
             return False
         except ConnectionError:
             data = b""
-        for frame in self._reader.feed(data):
-            self._act(DECODER.decode(frame))
+        try:
+            reports = [report_in(frame) for frame in self._reader.feed(data)]
+        except WireError as error:
+            self._babbled, data, reports = f"it said what cannot be read ({error}): ", b"", []
+            self._process.signal_group(signal.SIGKILL)
+        for report in reports:
+            self._act(report)
         if not data and self._loop is not None:
             self._loop.remove_reader(self._control.fileno())
         return bool(data)
 
-    def _act(self, message: Ready | NotReady | Died) -> None:
-        if isinstance(message, Died):
-            death = message.death
-            self._pids.pop(death.name, None)
-            self._report(death)
-            return
-        starting = self._starting.get(message.name)
+    def _act(self, message: ToClient) -> None:
         if isinstance(message, Ready):
             self._pids[message.name] = message.pid
+            self._inform(up(message.address, self._restarts.get(message.name, 0) > 0))
+            starting = self._starting.get(message.name)
             if starting is not None and not starting.done():
                 starting.set_result(message.address)
-        elif starting is not None and not starting.done():
+        elif isinstance(message, NotReady):
             tail = "\n".join(message.last_lines)
-            starting.set_exception(ActorDied(message.name, f"{message.cause}\n{tail}" if tail else message.cause))
+            self._fail_start(message.name, f"{message.cause}\n{tail}" if tail else message.cause)
+        elif isinstance(message, Restarted):
+            self._pids[message.name] = message.pid
+            self._inform(up(message.address, True))
+            if self._on_restart is not None:
+                self._on_restart(message)
+        elif isinstance(message, Died):
+            self._died(message.death)
+        else:
+            self._stopped(message)
 
-    def _report(self, death: ProcessDeath) -> None:
-        for peer_died in list(self._peers):
-            peer_died(death.name, death.exit)
+    def _fail_start(self, name: str, cause: str) -> None:
+        starting = self._starting.get(name)
+        if starting is not None and not starting.done():
+            starting.set_exception(ActorDied(name, cause))
+
+    def _died(self, death: ProcessDeath) -> None:
+        self._pids.pop(death.name, None)
+        state: State = "restarting" if death.restarting else "dead"
+        self._inform(Whereabouts(death.name, death.generation, state, None, death.cause, death.restarting))
+        self._tell(death)
+
+    def _stopped(self, message: Stopped) -> None:
+        self._pids.pop(message.name, None)
+        if message.exit:
+            self._inform(Whereabouts(message.name, message.generation, "dead", None, "it was stopped"))
+        ending = self._ending.pop(message.name, None)
+        if ending is not None and not ending.done():
+            ending.set_result(message.exit)
+
+    def _inform(self, news: Whereabouts) -> None:
+        self._children.learn(news)
+        for _, informed in list(self._adopted):
+            informed(news)
+
+    def _tell(self, death: ProcessDeath) -> None:
         if self._on_death is not None:
             self._on_death(death)
 
@@ -204,20 +344,26 @@ class SupervisorClient:
             # Deaths that it reported before it ended.
             pass
         self._disconnect()
-        ending = self._process.reap()
+        ending = self._babbled + self._process.reap()
         self._gone.set()
-        for name, starting in self._starting.items():
-            if not starting.done():
-                starting.set_exception(ActorDied(name, f"the supervisor ended: {ending}"))
-        children = list(self._pids)
+        cause = f"its supervisor ended: {ending}"
+        for name in list(self._starting):
+            self._fail_start(name, cause)
+        for name in list(self._ending):
+            self._stopped(Stopped(name, -1, ending))
+        for child in self._children.all():
+            if child.state != "dead":
+                self._inform(Whereabouts(child.process, child.generation, "dead", None, "it was stopped" if self._stopping else cause))
+        self._sweep()
+        if not self._stopping:
+            remove_folder(self._folder)
+            self._tell(ProcessDeath(self.name, self.pid, ending, tail_of(self._log)))
+
+    def _sweep(self) -> None:
+        """Children die with their supervisor by their parent-death signal; what they started themselves does not, but is of their group."""
+        for pid in self._pids.values():
+            signal_group(pid, signal.SIGKILL)
         self._pids.clear()
-        if self._stopping:
-            return
-        remove_folder(self._folder)
-        for name in children:
-            for peer_died in list(self._peers):
-                peer_died(name, f"its supervisor ended: {ending}")
-        self._report(ProcessDeath(self.name, self.pid, ending, tail_of(self._log)))
 
     def _disconnect(self) -> None:
         if self._loop is not None and self._control.fileno() >= 0:
@@ -231,7 +377,7 @@ class SupervisorClient:
         if self._gone.is_set():
             return
         if self._loop is None:
-            self._kill()
+            self.kill()
             return
         if not self._stopping:
             self._stopping = True
@@ -240,13 +386,14 @@ class SupervisorClient:
             async with asyncio.timeout(grace + 5.0):
                 await self._gone.wait()
         except TimeoutError:
-            self._kill()
+            self.kill()
         remove_folder(self._folder)
 
-    def _kill(self) -> None:
-        """The children die with it by their parent-death signal."""
+    def kill(self) -> None:
+        """Kills it at once, and its children with it."""
         self._disconnect()
         self._process.signal_group(signal.SIGKILL)
         self._process.reap()
+        self._sweep()
         self._gone.set()
         remove_folder(self._folder)

@@ -62,6 +62,21 @@ async def to_its_end(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         raise
 
 
+def asked_from_thread(loop: asyncio.AbstractEventLoop, function: Callable[[], Coroutine[Any, Any, T]], seconds: float) -> T:
+    """For another thread: runs a function on ``loop`` and waits for its result.
+
+    Raises TimeoutError when that takes longer than ``seconds``, RuntimeError for a loop that is closed.
+    """
+    if loop.is_closed():
+        raise RuntimeError("the event loop is closed")
+    future = asyncio.run_coroutine_threadsafe(function(), loop)
+    try:
+        return future.result(seconds)
+    except TimeoutError:
+        future.cancel()
+        raise
+
+
 @contextlib.asynccontextmanager
 async def shielded(seconds: float) -> AsyncIterator["Shield"]:
     """A block for cleanup that must await: ``await shield.run(function)`` is not cut by cancellation, only by ``seconds``.

@@ -20,9 +20,34 @@ class Receiver(Protocol):
         """The other end is gone; nothing more arrives."""
         ...
 
+    @property
+    def admitted(self) -> bool:
+        """Whether the other end was let in, or has let this one in."""
+        ...
+
+    def broken(self, seen: str) -> None:
+        """The other end sent what cannot be, in words; the connection ends."""
+        ...
+
+
+class CallingReceiver(Receiver, Protocol):
+    """The receiver of a link that was made by ``connect``."""
+
+    def refused(self, cause: str) -> None:
+        """The other end will not have this process, or is not who it should be; nothing was or will be delivered."""
+        ...
+
 
 class Link(Protocol):
     """One direction's end of an ordered connection."""
+
+    role: str
+    """The role that the other end's key has proved, "" where connections have no keys. Set where a link is accepted."""
+
+    @property
+    def state(self) -> str:
+        """How far the connection has come, in words."""
+        ...
 
     def send(self, frames: Frames) -> None:
         """Sends or queues one message; never blocks, never drops while the other end lives."""
@@ -42,8 +67,11 @@ class Transport(Protocol):
         """Starts to accept; ``accept`` gives the receiver for each new link."""
         ...
 
-    def connect(self, endpoint: str, receiver: Receiver) -> Link:
-        """A link to a listener; its receiver hears of it when there is none, after a short while in which it may still come."""
+    def connect(self, endpoint: str, receiver: CallingReceiver, role: str = "") -> Link:
+        """A link to a listener of this role.
+
+        Its receiver hears of it when there is none, after a short while in which it may still come.
+        """
         ...
 
     async def close(self) -> None:

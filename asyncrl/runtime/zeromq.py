@@ -6,7 +6,6 @@ socket's mailbox, not of messages: every callback drains to EAGAIN, and every se
 
 import asyncio
 import logging
-import struct
 from collections import deque
 from collections.abc import Callable
 
@@ -15,7 +14,22 @@ import zmq
 from asyncrl.errors import WireError
 from asyncrl.runtime.codec import MAX_FRAME_BYTES
 from asyncrl.runtime.cork import Cork, deliver
-from asyncrl.runtime.transport import Frames, Link, Receiver
+from asyncrl.runtime.curve import Keyring
+from asyncrl.runtime.handshake import (
+    CALLEE_EVENTS,
+    CALLER_EVENTS,
+    CONNECTED,
+    DISCONNECTED,
+    EVENT,
+    RETRIED,
+    SUCCEEDED,
+    CallerHandshake,
+    callee_refusal,
+)
+from asyncrl.runtime.liveness import Liveness
+from asyncrl.runtime.sockets import HANDSHAKE_SECONDS, Sockets
+from asyncrl.runtime.transport import CallingReceiver, Frames, Link, Receiver
+from asyncrl.runtime.zap import Doorkeeper
 
 logger = logging.getLogger(__name__)
 
@@ -27,19 +41,21 @@ BATCH = 128
 """Messages read in one go before other callbacks get their turn."""
 COPIED = 16384
 """Frames up to this size are copied out of the socket: cheaper than a reference, and aligned."""
-HIGH_WATER = 100_000
-HEARTBEAT_INTERVAL = 2000
-HEARTBEAT_TIMEOUT = 10_000
 CONNECT_SECONDS = 2.0
 """Addresses are given away after their socket was bound: one that refuses for so long belongs to a process that has ended."""
-EVENT = struct.Struct("=HI")
 
 
 class WatchedSocket:
-    """A socket with one writer, read by the loop. ``deliver`` gets every message."""
+    """A socket with one writer, read by the loop. ``deliver`` gets every message, as ``read`` takes it from the socket."""
 
-    def __init__(self, socket: "zmq.Socket[bytes]", loop: asyncio.AbstractEventLoop, deliver: Callable[[list[memoryview]], None]) -> None:
-        self._socket, self._loop, self._deliver = socket, loop, deliver
+    def __init__(
+        self,
+        socket: "zmq.Socket[bytes]",
+        loop: asyncio.AbstractEventLoop,
+        deliver: Callable[[list[memoryview]], None],
+        read: "Callable[[zmq.Socket[bytes]], list[memoryview]] | None" = None,
+    ) -> None:
+        self._socket, self._loop, self._deliver, self._read = socket, loop, deliver, read or receive
         self._outbox: dict[bytes, deque[Frames]] = {}
         self._scheduled = False
         self._descriptor = number_option(socket, zmq.FD)
@@ -57,10 +73,13 @@ class WatchedSocket:
         if key in self._outbox:
             self._outbox[key].append(parts)
             return
-        if not self._try(parts):
-            self._outbox[key] = deque([parts])
-        if not self._scheduled and number_option(self._socket, EVENTS) & POLLIN:
-            self._schedule()
+        try:
+            if not self._try(parts):
+                self._outbox[key] = deque([parts])
+        finally:
+            # A send takes the word of what has arrived off the descriptor, also one that fails: nothing else would tell of it.
+            if not self._scheduled and number_option(self._socket, EVENTS) & POLLIN:
+                self._schedule()
 
     def _try(self, parts: Frames) -> bool:
         try:
@@ -88,7 +107,7 @@ class WatchedSocket:
             if number and not number_option(self._socket, EVENTS) & POLLIN:
                 break
             try:
-                frames = receive(self._socket)
+                frames = self._read(self._socket)
             except zmq.Again:
                 break
             except zmq.ZMQError as error:
@@ -121,7 +140,7 @@ class WatchedSocket:
         """Delivers everything that has arrived."""
         while not self._socket.closed:
             try:
-                frames = receive(self._socket)
+                frames = self._read(self._socket)
             except zmq.ZMQError:
                 return
             self._deliver(frames)
@@ -145,6 +164,15 @@ def receive(socket: "zmq.Socket[bytes]") -> list[memoryview]:
     return frames
 
 
+def receive_with_role(socket: "zmq.Socket[bytes]") -> list[memoryview]:
+    """As ``receive``, behind the role that the doorkeeper gave to the sender's key."""
+    first = socket.recv(NOBLOCK, copy=False)
+    frames = [memoryview(str(first.get("User-Id")).encode()), memoryview(first.bytes)]
+    if first.more:
+        frames += receive(socket)
+    return frames
+
+
 def number_option(socket: "zmq.Socket[bytes]", option: int) -> int:
     """A socket option that is a number."""
     value = socket.getsockopt(option)
@@ -161,15 +189,15 @@ def check_size(frames: Frames) -> None:
 class DealerLink:
     """A caller's connection to one peer, with a monitor that sees it break."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, receiver: Receiver) -> None:
+    role = ""
+
+    def __init__(self, sockets: Sockets, endpoint: str, receiver: CallingReceiver, role: str) -> None:
         loop = asyncio.get_running_loop()
-        socket = context.socket(zmq.DEALER)
-        prepare(socket)
-        socket.setsockopt(zmq.RECONNECT_IVL, 20)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-        monitor = socket.get_monitor_socket(zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_DISCONNECTED)
+        socket = sockets.dealer(endpoint, role)
+        monitor = sockets.monitor(socket, CALLER_EVENTS)
         socket.connect(endpoint)
-        self._endpoint = endpoint
+        self._handshake = CallerHandshake(endpoint, sockets.role_at(endpoint))
+        self._sockets, self._endpoint = sockets, endpoint
         self._receiver = receiver
         self._socket = socket
         self._loop = loop
@@ -183,14 +211,36 @@ class DealerLink:
         self._cork.send(frames)
 
     def _event(self, frames: list[memoryview]) -> None:
-        (event, _) = EVENT.unpack(frames[0])
-        if event == zmq.EVENT_CONNECTED:
+        event, value = EVENT.unpack(frames[0])
+        if refusal := self._handshake.heard(event, value, self._loop.time()):
+            self.close()
+            self._receiver.refused(refusal)
+        elif event == CONNECTED:
             self._be_patient(None)
-        elif event == zmq.EVENT_CONNECT_RETRIED:
+        elif event == RETRIED:
             if self._patience is None:
                 self._be_patient(self._loop.call_later(CONNECT_SECONDS, self._give_up))
-        else:
+        elif event == DISCONNECTED and self._handshake.stands:
             self._lose("connection lost")
+        elif event == SUCCEEDED and self._sockets.role_at(self._endpoint):
+            self._settle()
+
+    def _settle(self) -> None:
+        """Once the handshake is over, only the end of the connection is watched for.
+
+        libzmq 4.3.5 loses the error number of a message that it cannot decipher while it tells a monitor of it. It then takes the
+        connection for one whose queue is full, and its heartbeat aborts the process when the peer leaves.
+        """
+        before = self._monitor
+        before.detach()
+        self._monitor = WatchedSocket(self._sockets.monitor(self._socket, DISCONNECTED), self._loop, self._event)
+        # What happened until then.
+        before.drain_all()
+        before.close(0)
+
+    @property
+    def state(self) -> str:
+        return self._handshake.state
 
     def _be_patient(self, timer: asyncio.TimerHandle | None) -> None:
         if self._patience is not None:
@@ -225,8 +275,10 @@ class DealerLink:
 class RouterLink:
     """A callee's way back to one caller."""
 
-    def __init__(self, transport: "ZeroMQTransport", identity: bytes) -> None:
-        self._transport, self._identity = transport, identity
+    state = "accepted"
+
+    def __init__(self, transport: "ZeroMQTransport", identity: bytes, role: str) -> None:
+        self._transport, self._identity, self.role = transport, identity, role
         self._cork = Cork(asyncio.get_running_loop(), lambda frames: transport.send_to(identity, frames))
 
     def send(self, frames: Frames) -> None:
@@ -239,35 +291,66 @@ class RouterLink:
 
 
 class ZeroMQTransport:
-    """ipc and tcp. Must be built on a running loop."""
+    """ipc and tcp. Must be built on a running loop. ``on_refusal`` is told of the callers whose handshake fails."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        keys: Keyring | None = None,
+        liveness: Liveness | None = None,
+        handshake_seconds: float = HANDSHAKE_SECONDS,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._router = self._context.socket(zmq.ROUTER)
-        prepare(self._router)
-        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._sockets = Sockets(keys, liveness or Liveness(), handshake_seconds)
+        self._role = self._sockets.role_at(endpoint)
+        self._router = self._sockets.router()
+        monitor = self._sockets.monitor(self._router, CALLEE_EVENTS)
+        door = self._sockets.door() if self._role else None
         try:
-            self._router.bind(endpoint)
-        except zmq.ZMQError:
-            self._context.destroy(linger=0)
+            self.endpoint = self._sockets.bind(self._router, endpoint)
+        except BaseException:
+            self._router.disable_monitor()
+            self._sockets.context.destroy(linger=0)
             raise
-        bound: bytes = self._router.getsockopt(zmq.LAST_ENDPOINT)  # type: ignore[assignment]
-        self.endpoint = bound.rstrip(b"\0").decode()
+        self.on_refusal: Callable[[str], None] = lambda reason: logger.warning("%s refuses a stranger: %s", endpoint, reason)
         self._links: dict[bytes, Receiver] = {}
+        self._roles: dict[bytes, str] = {}
         self._dealers: list[DealerLink] = []
         self._accept: Callable[[Link], Receiver] | None = None
         self._incoming: WatchedSocket | None = None
+        self._door: WatchedSocket | None = None
+        if door is not None and keys is not None:
+            keeper = Doorkeeper(keys, lambda reason: self.on_refusal(reason))
+            asked = WatchedSocket(door, self._loop, lambda question: asked.send(b"", keeper.answer(question)))
+            self._door = asked
+        self._monitor = WatchedSocket(monitor, self._loop, self._failed)
 
     def listen(self, accept: Callable[[Link], Receiver]) -> None:
         self._accept = accept
-        self._incoming = WatchedSocket(self._router, self._loop, self._deliver)
+        if self._role:
+            self._incoming = WatchedSocket(self._router, self._loop, self._deliver_sealed, receive_with_role)
+        else:
+            self._incoming = WatchedSocket(self._router, self._loop, self._deliver)
 
-    def _deliver(self, frames: list[memoryview]) -> None:
+    def _failed(self, frames: list[memoryview]) -> None:
+        event, value = EVENT.unpack(frames[0])
+        self.on_refusal(callee_refusal(event, value, self.endpoint, self._role))
+
+    def _deliver_sealed(self, frames: list[memoryview]) -> None:
+        role, identity = str(frames[0], "utf-8"), bytes(frames[1])
+        if self._roles.setdefault(identity, role) != role:
+            # A caller may choose its routing id, also one that belonged to somebody who is gone.
+            receiver = self._links.pop(identity, None)
+            if receiver is not None:
+                receiver.lost("a caller of another role has taken its place")
+            self._roles[identity] = role
+        self._deliver(frames[1:], role)
+
+    def _deliver(self, frames: list[memoryview], role: str = "") -> None:
         identity = bytes(frames[0])
         receiver = self._links.get(identity)
         if receiver is None and self._accept is not None:
-            receiver = self._links[identity] = self._accept(RouterLink(self, identity))
+            receiver = self._links[identity] = self._accept(RouterLink(self, identity, role))
         if receiver is not None:
             deliver(frames[1:], receiver.received)
 
@@ -278,17 +361,19 @@ class ZeroMQTransport:
         try:
             self._incoming.send(identity, [identity, *frames])
         except zmq.ZMQError as error:
-            receiver = self._links.pop(identity, None)
+            receiver = self._links.get(identity)
+            self.forget(identity)
             if receiver is not None:
                 self._loop.call_soon(receiver.lost, f"the caller is gone ({error})")
 
     def forget(self, identity: bytes) -> None:
         """Drops a caller; a later message from it is a new link."""
         self._links.pop(identity, None)
+        self._roles.pop(identity, None)
 
-    def connect(self, endpoint: str, receiver: Receiver) -> Link:
+    def connect(self, endpoint: str, receiver: CallingReceiver, role: str = "") -> Link:
         self._dealers = [dealer for dealer in self._dealers if not dealer._watched.closed]
-        link = DealerLink(self._context, endpoint, receiver)
+        link = DealerLink(self._sockets, endpoint, receiver, role)
         self._dealers.append(link)
         return link
 
@@ -296,22 +381,14 @@ class ZeroMQTransport:
         for dealer in self._dealers:
             dealer.close()
         if self._incoming is not None:
-            self._incoming.close(0.2)
+            self._incoming.detach()
+        self._monitor.detach()
+        self._router.disable_monitor()
+        self._monitor.close(0)
         self._router.close(linger=200)
+        if self._door is not None:
+            self._door.close(0)
         self._links.clear()
+        self._roles.clear()
         # Bounded by the linger above.
-        self._context.term()
-
-
-def prepare(socket: "zmq.Socket[bytes]") -> None:
-    """Options that every socket shares."""
-    for option, value in (
-        (zmq.LINGER, 200),
-        (zmq.SNDHWM, HIGH_WATER),
-        (zmq.RCVHWM, HIGH_WATER),
-        (zmq.MAXMSGSIZE, MAX_FRAME_BYTES),
-        (zmq.HANDSHAKE_IVL, 10_000),
-        (zmq.HEARTBEAT_IVL, HEARTBEAT_INTERVAL),
-        (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT),
-    ):
-        socket.setsockopt(option, value)
+        self._sockets.context.term()

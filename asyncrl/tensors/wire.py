@@ -6,7 +6,7 @@ jagged and a dense one dense, whatever lengths its rows happen to have.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, Self
@@ -19,6 +19,8 @@ from asyncrl.errors import WireError
 from asyncrl.tensors.dtypes import STORAGE, TEXT, coerce, name_of, numeric, offsets_of
 
 Buffer = bytes | bytearray | memoryview | NDArray[Any]
+Allocate = Callable[[int], memoryview]
+"""Gives writable memory of so many bytes."""
 Layout = tuple[str, tuple[int, ...], bool]
 """dtype, trailing shape, jagged: what all columns of one field have in common."""
 
@@ -157,6 +159,11 @@ class Column:
         values = self.values
         return [values[start:stop].tolist() for start, stop in pairwise(self.offsets.tolist())]
 
+    def copy(self) -> "Column":
+        """The same rows in memory of their own."""
+        offsets = None if self.offsets is None else self.offsets.copy()
+        return Column(self.dtype, self.trailing, self.values.copy(), offsets, self.rows)
+
     def slice(self, start: int, stop: int) -> "Column":
         """Rows ``start`` to ``stop`` (exclusive), as a view."""
         if not 0 <= start <= stop <= self.rows:
@@ -167,38 +174,57 @@ class Column:
         values = self.values[int(offsets[0]) : int(offsets[-1])]
         return Column(self.dtype, self.trailing, values, offsets - offsets[0], stop - start)
 
-    def take(self, indices: Sequence[int] | NDArray[np.int64]) -> "Column":
-        """The rows at ``indices``, in that order and copied. Raises IndexError for an index out of range."""
+    def take(self, indices: Sequence[int] | NDArray[np.int64], allocate: Allocate | None = None) -> "Column":
+        """The rows at ``indices``, in that order and copied, into memory of ``allocate`` if it is given.
+
+        Raises IndexError for an index out of range.
+        """
         chosen = np.asarray(indices, np.int64)
         if chosen.size and (int(chosen.min()) < 0 or int(chosen.max()) >= self.rows):
             raise IndexError(f"rows {int(chosen.min())} to {int(chosen.max())} of a column with {self.rows} rows")
         values = self.values
         if self.offsets is None:
-            return Column(self.dtype, self.trailing, values[chosen], None, len(chosen))
+            packed = room_for((len(chosen), *self.trailing), values.dtype, allocate)
+            # Every index was checked above; the other modes write to the result directly.
+            np.take(values, chosen, axis=0, out=packed, mode="clip")
+            return Column(self.dtype, self.trailing, packed, None, len(chosen))
         starts, stops = self.offsets[chosen], self.offsets[chosen + 1]
         offsets = offsets_of(stops - starts)
+        packed = room_for((int(offsets[-1]), *self.trailing), values.dtype, allocate)
         if int(offsets[-1]) < SHORT * len(chosen):
             places = np.repeat(starts - offsets[:-1], stops - starts) + np.arange(offsets[-1])
-            return Column(self.dtype, self.trailing, values[places], offsets, len(chosen))
-        parts = [values[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
-        packed = np.concatenate(parts) if parts else values[:0].copy()
+            np.take(values, places, axis=0, out=packed, mode="clip")
+        elif len(chosen):
+            np.concatenate([values[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)], out=packed)
         return Column(self.dtype, self.trailing, packed, offsets, len(chosen))
 
     @staticmethod
-    def concat(columns: Sequence["Column"]) -> "Column":
-        """All rows of one or more columns. Raises ValueError when their layouts differ."""
+    def concat(columns: Sequence["Column"], allocate: Allocate | None = None) -> "Column":
+        """All rows of one or more columns, copied into memory of ``allocate`` if it is given and there is more than one.
+
+        Raises ValueError when their layouts differ.
+        """
         first = columns[0]
         for column in columns:
             if column.layout != first.layout:
                 raise ValueError(f"cannot join {describe(first.layout)} and {describe(column.layout)}")
         if len(columns) == 1:
             return first
-        values = np.concatenate([column.values for column in columns])
+        parts = [column.values for column in columns]
+        values = room_for((sum(len(part) for part in parts), *first.trailing), parts[0].dtype, allocate)
+        np.concatenate(parts, out=values)
         rows = sum(column.rows for column in columns)
         if first.offsets is None:
             return Column(first.dtype, first.trailing, values, None, rows)
         lengths = np.concatenate([column.lengths() for column in columns])
         return Column(first.dtype, first.trailing, values, offsets_of(lengths), rows)
+
+
+def room_for(shape: tuple[int, ...], dtype: np.dtype[Any], allocate: Allocate | None) -> NDArray[Any]:
+    """An array to be written: of memory of its own, or of what ``allocate`` gives for its bytes."""
+    if allocate is None:
+        return np.empty(shape, dtype)
+    return np.frombuffer(allocate(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
 
 
 def describe(layout: Layout) -> str:
@@ -247,25 +273,31 @@ def unpack(header: Any, frames: Sequence[Buffer]) -> Column:
 
 def check(column: Column) -> None:
     """Raise WireError unless dtype, shape, offsets and buffer of a column fit each other."""
-    dtype, trailing, jagged = column.layout
-    what = f"a column of {column.rows} rows of {describe(column.layout)}"
+    problem = _problem(column)
+    if problem:
+        raise WireError(f"a column of {column.rows} rows of {describe(column.layout)}{problem}")
+
+
+def _problem(column: Column) -> str:
+    """What does not fit, "" when all does."""
+    dtype, trailing, offsets = column.dtype, column.trailing, column.offsets
     if dtype not in STORAGE:
-        raise WireError(f"{what}: unknown dtype {dtype!r}")
-    if column.rows < 0 or any(size < 0 for size in trailing) or (dtype in TEXT and (trailing or not jagged)):
-        raise WireError(f"{what} cannot be")
+        return f": unknown dtype {dtype!r}"
+    if column.rows < 0 or any(size < 0 for size in trailing) or (dtype in TEXT and (trailing or offsets is None)):
+        return " cannot be"
     first = column.rows
-    if column.offsets is not None:
-        offsets = column.offsets
+    if offsets is not None:
         if offsets.dtype != np.int64 or offsets.shape != (column.rows + 1,):
-            raise WireError(f"{what} has offsets of {offsets.dtype} {offsets.shape}")
+            return f" has offsets of {offsets.dtype} {offsets.shape}"
         if offsets[0] != 0 or not bool(np.all(offsets[1:] >= offsets[:-1])):
-            raise WireError(f"{what} has offsets that do not rise from 0")
+            return " has offsets that do not rise from 0"
         first = int(offsets[-1])
     needed = first * math.prod(trailing) * STORAGE[dtype].itemsize
     if column.nbytes != needed:
-        raise WireError(f"{what} needs {needed} bytes, got {column.nbytes}")
+        return f" needs {needed} bytes, got {column.nbytes}"
     if dtype == "bool" and needed and int(np.frombuffer(column.data, np.uint8).max()) > 1:
-        raise WireError(f"{what} holds bytes other than 0 and 1")
+        return " holds bytes other than 0 and 1"
+    return ""
 
 
 def _as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:

@@ -1,6 +1,6 @@
 """The controller's view of a batch: keys and tags, never tensors; and how it is cut for the ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,8 @@ from asyncrl.workers.meta import BatchMeta, MiniBatch
 class KVBatchMeta:
     """N rows of one partition, sorted by (issue order, session, index).
 
-    ``groups`` gives the prompt group of each row as its place among the batch's prompts.
+    ``groups`` gives the prompt group of each row as its place among the batch's prompts. Rows of greedy sessions are apart:
+    ``greedy`` are their keys, ``baselines`` the score for each prompt, None without one.
     """
 
     partition_id: str
@@ -22,6 +23,8 @@ class KVBatchMeta:
     tags: tuple[dict[str, Any], ...]
     groups: tuple[int, ...]
     step: int
+    greedy: tuple[str, ...] = ()
+    baselines: tuple[float | None, ...] = ()
 
     @property
     def scores(self) -> list[float]:
@@ -33,21 +36,27 @@ class KVBatchMeta:
         return [int(tag[name]) for tag in self.tags]
 
 
-def collect(partition_id: str, uids: Sequence[str], rows: dict[str, dict[str, Any]], step: int) -> KVBatchMeta:
+def collect(partition_id: str, uids: Sequence[str], rows: Mapping[str, dict[str, Any]], step: int) -> KVBatchMeta:
     """The rows of these groups in training order, out of all rows of a partition."""
     place = {uid: position for position, uid in enumerate(uids)}
     parsed = [(TrajectoryKey.parse(key), key) for key in rows]
     chosen = sorted(
         ((place[name.uid], *name.order()[1:], key) for name, key in parsed if name.uid in place),
     )
-    keys = tuple(row[-1] for row in chosen)
+    # A greedy session sorts before all others; every output of it has the score of the last.
+    greedy = {row[-1]: row[0] for row in chosen if row[1] < 0}
+    baselines: dict[int, float] = {group: float(rows[key]["score"]) for key, group in greedy.items()}
+    trained = [row for row in chosen if row[-1] not in greedy]
+    keys = tuple(row[-1] for row in trained)
     return KVBatchMeta(
         partition_id=partition_id,
         uids=tuple(uids),
         keys=keys,
         tags=tuple(rows[key] for key in keys),
-        groups=tuple(row[0] for row in chosen),
+        groups=tuple(row[0] for row in trained),
         step=step,
+        greedy=tuple(greedy),
+        baselines=tuple(baselines.get(group) for group in range(len(uids))),
     )
 
 

@@ -7,7 +7,7 @@ import msgspec
 from asyncrl.data.dataset import PromptStream, StreamState
 from asyncrl.errors import CheckpointError
 from asyncrl.trainer.ledger import Ledger, LedgerState
-from asyncrl.trainer.stages import Stages
+from asyncrl.trainer.stages import ScheduleMoves, Stages
 from asyncrl.training.checkpoint import Checkpoint, CheckpointFolder
 
 
@@ -19,10 +19,11 @@ class TrainerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ledger: LedgerState
     learning_rate_moves: int
     kl_coefficient: float
+    critic_learning_rate_moves: int = 0
 
 
 class Checkpoints:
-    """Saves after learn and before sync; restores policy, then data and ledger."""
+    """Saves after learn and before sync; restores policy, critic, then data and ledger."""
 
     def __init__(self, folder: CheckpointFolder, stages: Stages, prompts: PromptStream, ledger: Ledger) -> None:
         self.folder, self._stages, self._prompts, self._ledger = folder, stages, prompts, ledger
@@ -34,7 +35,7 @@ class Checkpoints:
     async def save(self, step: int) -> None:
         """Write the checkpoint of ``step``: every rank its shards, then the controller its state and the manifest."""
         moves = await self._stages.save(self.folder.begin(step))
-        state = TrainerState(step, self._prompts.state(), self._ledger.state(), moves, self._stages.kl.coefficient)
+        state = TrainerState(step, self._prompts.state(), self._ledger.state(), moves.policy, self._stages.kl.coefficient, moves.critic)
         self.folder.commit(step, msgspec.json.encode(state))
 
     async def restore(self, found: Checkpoint) -> int:
@@ -43,7 +44,7 @@ class Checkpoints:
             state = msgspec.json.decode(found.state, type=TrainerState)
         except msgspec.DecodeError as error:
             raise CheckpointError(f"the state in {found.folder} cannot be read: {error}") from error
-        await self._stages.restore(found.folder, state.learning_rate_moves)
+        await self._stages.restore(found.folder, ScheduleMoves(state.learning_rate_moves, state.critic_learning_rate_moves))
         self._stages.restore_kl(state.kl_coefficient)
         self._prompts.restore(state.data)
         self._ledger.restore(state.ledger)

@@ -19,6 +19,8 @@ class GroupSettings:
     sampling: SamplingParams
     seed: int
     agent_name: str
+    greedy_baseline: bool = False
+    reward_components: tuple[str, ...] = ()
 
     def group(self, uid: str, row: PromptRow, step: int, lease: int) -> PromptGroup:
         """The prompt group of one prompt."""
@@ -35,6 +37,8 @@ class GroupSettings:
             lease=lease,
             step=step,
             agent_name=row.agent_name or self.agent_name,
+            greedy_baseline=self.greedy_baseline,
+            reward_components=list(self.reward_components),
         )
 
 
@@ -51,7 +55,7 @@ class Feeder:
         """Issue one group per (uid, row). Returns when the queue holds the markers and the agents accepted the groups."""
         groups = [self._group(uid, row, step) for uid, row in prompts]
         markers = [{"is_prompt": True, "status": Status.PENDING, "global_steps": step, "lease": group.lease} for group in groups]
-        await self._queue.kv_batch_put([group.uid for group in groups], self.settings.partition_id, tags=markers)
+        await self._queue.kv_batch_put([group.uid for group in groups], self.settings.partition_id, tags=markers, step=step)
         for position, agent in enumerate(self.agents):
             share = groups[position :: len(self.agents)]
             if share:

@@ -10,11 +10,26 @@ from typing import Any
 import torch
 
 from asyncrl.algorithms.dynamic_sampling import zero_spread
+from asyncrl.algorithms.step_metrics import (
+    VARIANCE,
+    length_metrics,
+    reward_metrics,
+    share,
+    throughput_metrics,
+    timing_metrics,
+    turn_metrics,
+    variance_with_gradient,
+    version_metrics,
+)
 from asyncrl.metrics import Metric, Metrics, scalars, spread
 from asyncrl.runtime.host import Host
 from asyncrl.trainer.batch import KVBatchMeta
+from asyncrl.trainer.learned import Learned
 
 Number = float | int | str | list[float]
+
+ROLES = ("actor", "critic")
+"""The first words of the metrics of an optimizer step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +50,7 @@ class StepReport:
         self.numbers: dict[str, Number] = {"training/global_step": step}
         self._host = host
         self._began = host.clock()
+        self._proxies: Metrics = {}
 
     @contextmanager
     def time(self, stage: str) -> Iterator[None]:
@@ -51,16 +67,23 @@ class StepReport:
     def add(self, metrics: Mapping[str, Metric]) -> None:
         """Take over worker metrics as plain numbers."""
         self.numbers |= scalars(metrics)
+        self._proxies |= {name: metric for name, metric in metrics.items() if name.startswith(f"{VARIANCE}/")}
 
-    def add_updates(self, by_update: Sequence[Metrics]) -> None:
-        """The metrics of each optimizer step as lists under ``actor/by_update/*``, and their join under their own names."""
-        updates = [scalars(metrics) for metrics in by_update]
+    def add_learned(self, learned: Learned) -> None:
+        """What a role learned: metrics of its rows, and of its optimizer steps.
+
+        These are lists under ``actor/by_update/*`` or ``critic/by_update/*``, and their join under their own names.
+        """
+        self.add(learned.metrics)
+        self.numbers["training/rows_trained"] = learned.rows
+        updates = [scalars(metrics) for metrics in learned.by_update]
         names = dict.fromkeys(name for update in updates for name in update)
         # A step that was left out has no gradient norm, and its place in the list stays NaN.
         series = {name: [update.get(name, math.nan) for update in updates] for name in names}
         for name, values in series.items():
-            if name.startswith("actor/"):
-                self.numbers[f"actor/by_update/{name.removeprefix('actor/')}"] = values
+            role, _, rest = name.partition("/")
+            if role in ROLES:
+                self.numbers[f"{role}/by_update/{rest}"] = values
         self.numbers |= {name: _over_updates(name, values) for name, values in series.items()}
 
     def series(self, name: str) -> list[float]:
@@ -69,19 +92,17 @@ class StepReport:
         assert isinstance(found, list)
         return found
 
-    def add_batch(self, batch: KVBatchMeta, rewards: Sequence[float], extras: Sequence[Mapping[str, Any]], limit: int) -> None:
-        """Rewards, lengths, staleness and groups of the rows that were trained; ``limit`` is the configured response length."""
+    def add_batch(
+        self, batch: KVBatchMeta, rewards: Sequence[float], extras: Sequence[Mapping[str, Any]], prompt_limit: int, response_limit: int
+    ) -> None:
+        """Rewards, lengths, staleness and groups of the rows that were trained; the limits are the configured lengths."""
         responses, prompts = batch.lengths("response_len"), batch.lengths("prompt_len")
         right = _accuracies(batch.scores, extras)
         self.numbers |= {
-            **spread("critic/score", batch.scores),
-            **spread("critic/rewards", rewards),
+            **reward_metrics(batch.scores, rewards, responses),
             **spread("critic/acc", right),
-            **spread("response_length", responses),
-            **spread("prompt_length", prompts),
-            **spread("num_turns", batch.lengths("num_turns")),
-            "response_length/clip_ratio": _share(length >= limit for length in responses),
-            "response/aborted_ratio": _share(length == 0 for length in responses),
+            **length_metrics(prompts, responses, prompt_limit, response_limit),
+            **turn_metrics(batch.lengths("num_turns")),
             **_staleness(batch),
             **group_fractions(batch, right),
         }
@@ -90,17 +111,21 @@ class StepReport:
         """Close the step: its seconds, tokens per second and rank, and the share of every stage."""
         seconds = self._host.clock() - self._began
         tokens = sum(batch.lengths("seq_len"))
-        stages = {name: value for name, value in self.numbers.items() if name.startswith("timing_s/")}
-        self.numbers |= {
-            "timing_s/step": seconds,
-            "perf/total_num_tokens": tokens,
-            "perf/time_per_step": seconds,
-            "perf/throughput": tokens / (seconds * ranks),
-            "perf/response_tokens_per_s": sum(batch.lengths("response_len")) / seconds,
+        response_tokens = sum(batch.lengths("response_len"))
+        stages = {
+            name.removeprefix("timing_s/"): value
+            for name, value in self.numbers.items()
+            if name.startswith("timing_s/") and isinstance(value, float)
         }
-        for name, value in stages.items():
-            assert isinstance(value, float)
-            self.numbers[name.replace("timing_s/", "timing_share/")] = value / seconds
+        if self._proxies:
+            norms = [norm for norm in self.series("grad_norm") if not math.isnan(norm)]
+            self.numbers |= scalars(variance_with_gradient(self._proxies, math.fsum(norms) / len(norms) if norms else None))
+        self.numbers |= {
+            **timing_metrics(stages | {"step": seconds}, tokens, response_tokens),
+            **throughput_metrics(tokens, seconds, ranks),
+            "perf/response_tokens_per_s": response_tokens / seconds,
+            **{f"timing_share/{stage}": spent / seconds for stage, spent in stages.items()},
+        }
 
 
 def group_fractions(batch: KVBatchMeta, right: Sequence[float]) -> dict[str, float]:
@@ -111,9 +136,9 @@ def group_fractions(batch: KVBatchMeta, right: Sequence[float]) -> dict[str, flo
         scores[group].append(score)
         answers[group].append(correct)
     return {
-        "training/groups/zero_spread": _share(bool(zero_spread(torch.tensor(values))) for values in scores.values()),
-        "training/groups/all_right": _share(min(values) >= 1.0 for values in answers.values()),
-        "training/groups/all_wrong": _share(max(values) <= 0.0 for values in answers.values()),
+        "training/groups/zero_spread": share([bool(zero_spread(torch.tensor(values))) for values in scores.values()]),
+        "training/groups/all_right": share([min(values) >= 1.0 for values in answers.values()]),
+        "training/groups/all_wrong": share([max(values) <= 0.0 for values in answers.values()]),
     }
 
 
@@ -124,12 +149,9 @@ def _accuracies(scores: Sequence[float], extras: Sequence[Mapping[str, Any]]) ->
 def _staleness(batch: KVBatchMeta) -> dict[str, float]:
     """Versions and staleness of the rows that hold a policy token; verl's definitions, with the worst beside the mean."""
     spans = [(int(tag["min_global_steps"]), int(tag["max_global_steps"])) for tag in batch.tags if int(tag["max_global_steps"]) >= 0]
-    name = "training/off_policy/trajectory"
     return {
         **spread("training/rollout_version", [version for span in spans for version in span]),
-        **spread(f"{name}_spans", [newest - oldest + 1 for oldest, newest in spans]),
-        **spread(f"{name}_staleness", [batch.step - 1 - newest for _, newest in spans]),
-        **spread(f"{name}_staleness_worst", [batch.step - 1 - oldest for oldest, _ in spans]),
+        **version_metrics([oldest for oldest, _ in spans], [newest for _, newest in spans], batch.step),
     }
 
 
@@ -145,8 +167,3 @@ def _over_updates(name: str, found: Sequence[float]) -> float:
     if name.startswith("training/"):
         return math.fsum(values)
     return math.fsum(values) / len(values)
-
-
-def _share(answers: Iterator[bool]) -> float:
-    counted = list(answers)
-    return sum(counted) / len(counted) if counted else math.nan

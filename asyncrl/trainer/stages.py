@@ -4,31 +4,46 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
-from asyncrl.algorithms.advantages import ESTIMATORS
-from asyncrl.algorithms.advantages.votes import outcome_advantages
-from asyncrl.algorithms.diagnostics import finish_probability_difference
+from asyncrl.algorithms.advantages import TokenEstimator, multi_output
 from asyncrl.algorithms.kl_in_reward import AdaptiveKL, FixedKL
 from asyncrl.config.schema.algorithm import Algorithm
 from asyncrl.errors import WeightSyncError
 from asyncrl.metrics import Metrics, merge
 from asyncrl.runtime.group import ActorGroup
 from asyncrl.trainer.batch import KVBatchMeta
-from asyncrl.trajectory import TrajectoryKey
+from asyncrl.trainer.estimate import outcome_rows, row_facts
+from asyncrl.trainer.learned import Learned
+from asyncrl.transfer_queue.client import TransferQueue
+from asyncrl.workers.advantages import AdvantageSettings
+from asyncrl.workers.critic import CriticWorker
+from asyncrl.workers.fields import COMPONENTS
 from asyncrl.workers.meta import BatchMeta
 from asyncrl.workers.policy import PolicyWorker
 from asyncrl.workers.reference import ReferenceWorker
 from asyncrl.workers.rollout import RolloutWorker
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduleMoves:
+    """How often the learning rate of each role has moved."""
+
+    policy: int
+    critic: int = 0
+
+
 @dataclass(slots=True)
 class Stages:
-    """The three roles of the ranks, behind the names of the step's stages. ``kl`` sets the weight of a KL in the reward."""
+    """The roles of the ranks, behind the names of the step's stages. ``kl`` sets the weight of a KL in the reward."""
 
     policy: ActorGroup[PolicyWorker]
     reference: ActorGroup[ReferenceWorker] | None
+    critic: ActorGroup[CriticWorker] | None
     rollout: ActorGroup[RolloutWorker]
+    queue: TransferQueue
     algorithm: Algorithm
+    estimation: AdvantageSettings
     kl: FixedKL | AdaptiveKL
 
     async def old_log_prob(self, shares: Sequence[BatchMeta]) -> Metrics:
@@ -37,40 +52,50 @@ class Stages:
             await self.policy.call_each(PolicyWorker.adopt_rollout_log_probs, [(share,) for share in shares])
             return {}
         parts = await self.policy.call_each(PolicyWorker.old_log_prob, [(share,) for share in shares])
-        return finish_probability_difference(merge(parts))
+        return merge(parts)
 
     async def ref_log_prob(self, shares: Sequence[BatchMeta]) -> None:
         """Log-probs of every row under the reference, when something needs them."""
         if self.reference is not None:
             await self.reference.call_each(ReferenceWorker.ref_log_prob, [(share,) for share in shares])
 
-    async def advantages(self, batch: KVBatchMeta, shares: Sequence[BatchMeta]) -> tuple[list[float], Metrics]:
-        """One advantage per row, spread over its policy tokens on the ranks. Returns the rewards of the rows as trained."""
-        metrics: Metrics = {}
-        scores = dict(zip(batch.keys, batch.scores, strict=True))
-        if self.algorithm.use_kl_in_reward:
-            scores, metrics = await self._kl_in_reward(shares)
-        names = [TrajectoryKey.parse(key) for key in batch.keys]
-        rewards = [scores[key] for key in batch.keys]
-        numbers = _session_numbers(names)
-        estimate = ESTIMATORS[self.algorithm.adv_estimator]
-        advantages = outcome_advantages(
-            lambda votes, groups: estimate(votes, groups, normalise_by_std=self.algorithm.norm_adv_by_std_in_grpo),
-            torch.tensor(rewards, dtype=torch.float32),
-            torch.tensor(batch.groups, dtype=torch.int64),
-            torch.tensor(numbers, dtype=torch.int64),
-            torch.tensor([name.index for name in names], dtype=torch.int64),
-        ).tolist()
-        by_key = dict(zip(batch.keys, advantages, strict=True))
-        calls = [(share, [by_key[key] for key in share.keys]) for share in shares]
-        metrics = merge([metrics, *await self.policy.call_each(PolicyWorker.spread_advantages, calls)])
-        return rewards, metrics
+    async def values(self, shares: Sequence[BatchMeta]) -> None:
+        """What the critic expects before each token of every row, when there is a critic."""
+        if self.critic is not None:
+            await self.critic.call_each(CriticWorker.values, [(share,) for share in shares])
 
-    async def update(self, shares: Sequence[BatchMeta]) -> tuple[list[Metrics], int]:
-        """Every optimizer step of the local update. Returns the metrics of each, and how many rows were trained."""
-        reports = await self.policy.call_each(PolicyWorker.update, [(share,) for share in shares])
-        by_update = [merge(step) for step in zip(*(report.by_update for report in reports), strict=True)]
-        return by_update, sum(report.rows for report in reports)
+    async def advantages(self, batch: KVBatchMeta, shares: Sequence[BatchMeta]) -> tuple[list[float], Metrics]:
+        """Advantages of every row, written by the ranks. Returns the rewards of the rows as trained.
+
+        An estimator of outcomes gives one number a row, here, which is spread over the policy tokens; one of tokens runs where
+        the tokens lie.
+        """
+        metrics: Metrics = {}
+        rewards = batch.scores
+        if self.algorithm.use_kl_in_reward:
+            costs, metrics = await self._kl_in_reward(shares)
+            # Not the sum of the tokens' rewards: an answer without tokens has its score all the same.
+            rewards = [score - costs[key] for key, score in zip(batch.keys, rewards, strict=True)]
+        estimator, options = self.estimation.estimator, self.estimation.options
+        if isinstance(estimator, TokenEstimator):
+            estimates = list(zip(shares, row_facts(batch, shares), strict=True))
+            parts = await self.policy.call_each(PolicyWorker.estimate_advantages, estimates)
+        else:
+            rows = outcome_rows(batch, rewards, await self._components(batch))
+            advantages = multi_output(estimator, votes="last")(rows, options).tolist()
+            by_key = dict(zip(batch.keys, advantages, strict=True))
+            calls = [(share, [by_key[key] for key in share.keys]) for share in shares]
+            parts = await self.policy.call_each(PolicyWorker.spread_advantages, calls)
+        return rewards, merge([metrics, *parts])
+
+    async def update_critic(self, shares: Sequence[BatchMeta]) -> Learned:
+        """Every optimizer step of the critic's local update. There must be one."""
+        assert self.critic is not None
+        return Learned.of(await self.critic.call_each(CriticWorker.update, [(share,) for share in shares]))
+
+    async def update(self, shares: Sequence[BatchMeta]) -> Learned:
+        """Every optimizer step of the policy's local update."""
+        return Learned.of(await self.policy.call_each(PolicyWorker.update, [(share,) for share in shares]))
 
     async def publish(self, version: int) -> str:
         """Give the policy's weights to every engine as ``version``; return the digest that all of them acknowledge."""
@@ -79,13 +104,17 @@ class Stages:
             raise WeightSyncError(f"engines hold different weights of version {version}: {digests}")
         return digests[0]
 
-    async def save(self, folder: str) -> int:
-        """Let every rank write its shards into ``folder``; return how often the learning rate has moved."""
-        return (await self.policy.call_all(PolicyWorker.save, folder))[0]
+    async def save(self, folder: str) -> ScheduleMoves:
+        """Let every rank write its shards into ``folder``; return how often the learning rates have moved."""
+        policy = (await self.policy.call_all(PolicyWorker.save, folder))[0]
+        critic = 0 if self.critic is None else (await self.critic.call_all(CriticWorker.save, folder))[0]
+        return ScheduleMoves(policy, critic)
 
-    async def restore(self, folder: str, moves: int) -> None:
-        """Let every rank read its shards from a verified ``folder``."""
-        await self.policy.call_all(PolicyWorker.restore, folder, moves)
+    async def restore(self, folder: str, moves: ScheduleMoves) -> None:
+        """Let every rank read its shards from a verified ``folder``: those of the policy, then those of the critic."""
+        await self.policy.call_all(PolicyWorker.restore, folder, moves.policy)
+        if self.critic is not None:
+            await self.critic.call_all(CriticWorker.restore, folder, moves.critic)
 
     def restore_kl(self, coefficient: float) -> None:
         """Go on with the KL weight of a checkpoint."""
@@ -98,15 +127,18 @@ class Stages:
     async def _kl_in_reward(self, shares: Sequence[BatchMeta]) -> tuple[dict[str, float], Metrics]:
         calls = [(share, self.kl.coefficient, self.algorithm.kl_penalty) for share in shares]
         answers = await self.policy.call_each(PolicyWorker.kl_in_reward, calls)
-        scores: dict[str, float] = {}
+        costs: dict[str, float] = {}
         for share, answer in zip(shares, answers, strict=True):
-            scores |= dict(zip(share.keys, answer.scores, strict=True))
+            costs |= dict(zip(share.keys, answer.costs, strict=True))
         metrics = merge(answer.metrics for answer in answers)
-        self.kl = self.kl.updated(metrics["actor/reward_kl_penalty"].value(), len(scores))
-        return scores, metrics
+        self.kl = self.kl.updated(metrics["actor/reward_kl_penalty"].value(), len(costs))
+        return costs, metrics
 
-
-def _session_numbers(names: Sequence[TrajectoryKey]) -> list[int]:
-    """A number per row that two rows share when they belong to one session of one prompt."""
-    numbers: dict[tuple[str, str], int] = {}
-    return [numbers.setdefault((name.uid, name.session), len(numbers)) for name in names]
+    async def _components(self, batch: KVBatchMeta) -> dict[str, Tensor]:
+        """The parts of the reward that the estimator compares, [N] by name."""
+        names = [name for name, _ in self.estimation.options.components]
+        if not (self.estimation.estimator.needs.reward_components and names):
+            return {}
+        columns = await self.queue.kv_batch_get(batch.keys, batch.partition_id, COMPONENTS.reads)
+        table = torch.tensor(columns["reward_components"].to_list(), dtype=torch.float32).view(-1, len(names))
+        return dict(zip(names, table.unbind(-1), strict=True))

@@ -57,6 +57,14 @@ class Parts:
     say: Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """A batch cut for the ranks, into the mini-batches of each role that learns; nothing for a critic that is not there."""
+
+    policy: list[BatchMeta]
+    critic: list[BatchMeta]
+
+
 class Trainer:
     """Trains for ``total_steps`` steps; version k is published at the end of step k."""
 
@@ -87,10 +95,10 @@ class Trainer:
         self.step += 1
         report = StepReport(self.step, self.parts.host)
         batch = await self._sample(report)
-        shares = self._balance(batch)
-        await self._evaluate(shares, report)
-        rewards = await self._advantages(batch, shares, report)
-        await self._learn(batch, shares, report)
+        cuts = self._balance(batch)
+        await self._evaluate(cuts, report)
+        rewards = await self._advantages(batch, cuts, report)
+        await self._learn(batch, cuts, report)
         await self._save(report)
         await self._sync(report)
         await self._account(batch, rewards, report)
@@ -144,40 +152,55 @@ class Trainer:
     def _count_failures(self, batch: KVBatchMeta, failures: dict[str, list[str]], report: StepReport) -> None:
         """Say what failed; survivors train, a step without any row is an error that names the causes."""
         causes = [f"{uid}: {cause}" for uid, found in failures.items() for cause in found]
+        needs = self.parts.stages.estimation.estimator.needs
         votes: dict[int, dict[str, None]] = {place: {} for place in range(len(batch.uids))}
         for group, tag in zip(batch.groups, batch.tags, strict=True):
             votes[group][str(tag["session"])] = None
-        undersized = sum(len(sessions) < 2 for sessions in votes.values())
         report.numbers["training/rollout_failure/failed_sessions"] = len(causes)
-        report.numbers["training/rollout_failure/undersized_groups"] = undersized
+        if needs.groups:
+            report.numbers["training/rollout_failure/undersized_groups"] = sum(len(sessions) < 2 for sessions in votes.values())
+        if needs.greedy_baseline:
+            report.numbers["training/rollout_failure/groups_without_baseline"] = batch.baselines.count(None)
         if causes:
             self.parts.say(f"step {self.step}: {len(causes)} failed sessions, the first is {causes[0]}")
         if not batch.keys:
             raise RunFailed(f"step {self.step} has no row to train: " + "; ".join(causes[:8]))
 
-    def _balance(self, batch: KVBatchMeta) -> list[BatchMeta]:
-        actor = self.config.actor_rollout_ref.actor
-        permutation = (self.config.trainer.seed + actor.data_loader_seed, self.step) if actor.shuffle else None
-        return cut(batch, mini_batches(len(batch.uids), actor.ppo_mini_batch_size, permutation=permutation), self.ranks)
+    def _balance(self, batch: KVBatchMeta) -> Cuts:
+        actor, critic = self.config.actor_rollout_ref.actor, self.config.critic
+        policy = self._cut(batch, actor.ppo_mini_batch_size, actor.data_loader_seed if actor.shuffle else None)
+        if self.parts.stages.critic is None:
+            return Cuts(policy, [])
+        return Cuts(policy, self._cut(batch, critic.mini_batch_size, critic.data_loader_seed if critic.shuffled else None))
 
-    async def _evaluate(self, shares: Sequence[BatchMeta], report: StepReport) -> None:
+    def _cut(self, batch: KVBatchMeta, size: int, shuffle_seed: int | None) -> list[BatchMeta]:
+        permutation = None if shuffle_seed is None else (self.config.trainer.seed + shuffle_seed, self.step)
+        return cut(batch, mini_batches(len(batch.uids), size, permutation=permutation), self.ranks)
+
+    async def _evaluate(self, cuts: Cuts, report: StepReport) -> None:
         with report.time("old_log_prob"):
-            report.add(await self.parts.stages.old_log_prob(shares))
+            report.add(await self.parts.stages.old_log_prob(cuts.policy))
         if self.parts.stages.reference is not None:
             with report.time("ref"):
-                await self.parts.stages.ref_log_prob(shares)
+                await self.parts.stages.ref_log_prob(cuts.policy)
+        if self.parts.stages.critic is not None:
+            with report.time("values"):
+                await self.parts.stages.values(cuts.critic)
 
-    async def _advantages(self, batch: KVBatchMeta, shares: Sequence[BatchMeta], report: StepReport) -> list[float]:
+    async def _advantages(self, batch: KVBatchMeta, cuts: Cuts, report: StepReport) -> list[float]:
         with report.time("adv"):
-            rewards, metrics = await self.parts.stages.advantages(batch, shares)
+            rewards, metrics = await self.parts.stages.advantages(batch, cuts.policy)
         report.add(metrics)
         return rewards
 
-    async def _learn(self, batch: KVBatchMeta, shares: Sequence[BatchMeta], report: StepReport) -> None:
-        with report.time("update_actor"):
-            by_update, rows = await self.parts.stages.update(shares)
-        report.add_updates(by_update)
-        report.numbers["training/rows_trained"] = rows
+    async def _learn(self, batch: KVBatchMeta, cuts: Cuts, report: StepReport) -> None:
+        """Critic, then policy, which waits for ``critic_warmup``."""
+        if self.parts.stages.critic is not None:
+            with report.time("update_critic"):
+                report.add_learned(await self.parts.stages.update_critic(cuts.critic))
+        if self.config.trainer.critic_warmup <= self.step:
+            with report.time("update_actor"):
+                report.add_learned(await self.parts.stages.update(cuts.policy))
         self.parts.ledger.train(batch.uids, self.step)
 
     async def _save(self, report: StepReport) -> None:
@@ -191,7 +214,7 @@ class Trainer:
             digest = await self.parts.stages.publish(self.step)
         grad_norms, rates = report.series("grad_norm"), report.series("lr")
         moved = any(norm > 0 and rate > 0 for norm, rate in zip(grad_norms, rates, strict=True))
-        if moved and report.numbers["training/optimizer_steps"] and digest == self.digest:
+        if moved and report.numbers.get("training/optimizer_steps") and digest == self.digest:
             raise WeightSyncError(f"step {self.step} applied an optimizer step, yet the weights that the engines hold did not change")
         report.numbers["training/weights_changed"] = float(digest != self.digest)
         report.numbers["training/weight_digest"] = self.digest = digest
@@ -199,7 +222,7 @@ class Trainer:
     async def _account(self, batch: KVBatchMeta, rewards: Sequence[float], report: StepReport) -> None:
         columns = await self.parts.queue.kv_batch_get(batch.keys, batch.partition_id, REPORT.reads)
         extras = columns["reward_extra_info"].to_list()
-        report.add_batch(batch, rewards, extras, self.config.data.max_response_length)
+        report.add_batch(batch, rewards, extras, self.config.data.max_prompt_length, self.config.data.max_response_length)
         report.numbers |= {f"training/prompts/{name}": count for name, count in self.parts.ledger.counts().items()}
         report.numbers["training/epoch"] = self.parts.prompts.epoch
         await self._show_generations(batch)
@@ -217,7 +240,7 @@ class Trainer:
 
     async def _clear(self, batch: KVBatchMeta, report: StepReport) -> None:
         with report.time("clear"):
-            await self.parts.queue.kv_clear([*batch.uids, *batch.keys], batch.partition_id)
+            await self.parts.queue.kv_clear([*batch.uids, *batch.keys, *batch.greedy], batch.partition_id)
 
     async def _validate(self, report: StepReport) -> None:
         with report.time("testing"):

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from asyncrl.algorithms.validation_metrics import SUCCESS_ONLY, Answers, log_names, validation_metrics
 from asyncrl.data.prompts import PromptRow
 from asyncrl.trainer.batch import KVBatchMeta, collect
 from asyncrl.trainer.feeder import Feeder
@@ -12,7 +13,8 @@ from asyncrl.trainer.replay_buffer import ReplayBuffer
 from asyncrl.transfer_queue.client import TransferQueue
 from asyncrl.workers.fields import REPORT
 
-CORE_VARIABLES = ("acc", "reward")
+VOTE = "pred"
+"""What a reward function says that an answer amounts to; the majority of it is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class SessionResult:
     data_source: str
     uid: str
     values: dict[str, float]
+    vote: str | None = None
 
 
 class Validation:
@@ -67,20 +70,20 @@ def session_results(
     batch: KVBatchMeta, extras: Sequence[Mapping[str, Any]], sources: Mapping[str, str], sessions: int
 ) -> list[SessionResult]:
     """One result per session asked for: its last output; a failed session counts as wrong, with ``acc_success_only`` beside."""
-    last: dict[tuple[str, str], tuple[int, dict[str, float]]] = {}
+    last: dict[tuple[str, str], tuple[int, dict[str, float], str | None]] = {}
     for tag, extra in zip(batch.tags, extras, strict=True):
         values = {"reward": float(tag["score"])} | {name: float(value) for name, value in extra.items() if isinstance(value, int | float)}
         session = (str(tag["uid"]), str(tag["session"]))
         if session not in last or last[session][0] < int(tag["index"]):
-            last[session] = (int(tag["index"]), values)
+            last[session] = (int(tag["index"]), values, str(extra[VOTE]) if VOTE in extra else None)
     results: list[SessionResult] = []
     for uid, source in sources.items():
         for number in range(sessions):
             found = last.get((uid, str(number)))
             values = {} if found is None else found[1]
             if "acc" in values:
-                values = values | {"acc_success_only": values["acc"]}
-            results.append(SessionResult(source, uid, values))
+                values = values | {SUCCESS_ONLY: values["acc"]}
+            results.append(SessionResult(source, uid, values, None if found is None else found[2]))
     return with_failures_wrong(results)
 
 
@@ -92,24 +95,19 @@ def with_failures_wrong(results: Sequence[SessionResult]) -> list[SessionResult]
 
 
 def summarise(results: Sequence[SessionResult], sessions: int) -> dict[str, float]:
-    """``mean@N`` by source, uid and variable, averaged over the uids of a source; for N > 1 ``pass@N`` by source.
+    """All validation metrics under the names of the log; for more than one session ``pass@N`` by source.
 
-    The core variable of a source (``acc`` if present, else ``reward``) goes under ``val-core``, the rest under ``val-aux``.
     ``pass@N`` is the share of uids with a right answer among their N sessions: one whose ``acc``, or ``reward`` where
     there is no ``acc``, is at least 1.
     """
-    by_source: dict[str, dict[str, dict[str, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    for result in results:
-        for name, value in result.values.items():
-            by_source[result.data_source][name][result.uid].append(value)
-    numbers: dict[str, float] = {}
-    for source, variables in by_source.items():
-        core = next((name for name in CORE_VARIABLES if name in variables), None)
-        for name, by_uid in variables.items():
-            means = [sum(values) / len(values) for values in by_uid.values()]
-            section = "val-core" if name == core else "val-aux"
-            numbers[f"{section}/{source}/{name}/mean@{sessions}"] = sum(means) / len(means)
-    return numbers | (_passes(results, sessions) if sessions > 1 else {})
+    names = dict.fromkeys(name for result in results for name in result.values)
+    answers = Answers(
+        [result.data_source for result in results],
+        [result.uid for result in results],
+        {name: [result.values.get(name) for result in results] for name in names},
+        [result.vote for result in results],
+    )
+    return log_names(validation_metrics(answers)) | (_passes(results, sessions) if sessions > 1 else {})
 
 
 def _passes(results: Sequence[SessionResult], sessions: int) -> dict[str, float]:

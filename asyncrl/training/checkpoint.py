@@ -3,6 +3,7 @@
 ::
 
     RUN/global_step_K/actor/          weights and optimizer, torch.distributed.checkpoint, whatever the number of ranks
+    RUN/global_step_K/critic/         the same of the critic, where there is one
     RUN/global_step_K/rng_R.safetensors
     RUN/global_step_K/trainer.json    step, data position, ledger, learning rate schedule
     RUN/global_step_K/manifest.json   size and SHA-256 of every other file

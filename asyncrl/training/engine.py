@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from asyncrl.algorithms.aggregation import Denominators
+from asyncrl.algorithms.ranks import AllGather
 from asyncrl.metrics import Metrics
 from asyncrl.tensors.batch import Batch
 from asyncrl.tensors.jagged import Jagged
@@ -36,21 +37,61 @@ class Objective(Protocol):
         ...
 
 
-class TrainEngine(Protocol):
-    """A causal language model, sharded over the data-parallel group, that is evaluated and trained on rows."""
+class ValueObjective(Protocol):
+    """The loss of one micro-batch of a critic."""
+
+    def __call__(self, values: Tensor, fields: Mapping[str, Tensor], denominators: Denominators) -> tuple[Tensor, Metrics]:
+        """As ``Objective``; ``values`` [N, R] of the states before the response tokens, with gradient."""
+        ...
+
+
+class TrainedModel(Protocol):
+    """A model that is sharded over the data-parallel group and learns."""
 
     @property
     def lr(self) -> float:
         """The learning rate of the next optimizer step."""
         ...
 
+    @property
+    def gather(self) -> AllGather:
+        """Joins the numbers of all ranks of the group. Each call of it is collective."""
+        ...
+
+    def scheduler_step(self) -> None:
+        """Move the learning-rate schedule on by one: once per local update."""
+        ...
+
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
+        """The parameters this rank holds, sharded, each once, in the order of the model."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Weights, optimizer and schedule as a nested dict for a distributed checkpoint. Collective."""
+        ...
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take a dict of the form of ``state()`` over. Collective."""
+        ...
+
+
+class TrainEngine(TrainedModel, Protocol):
+    """A causal language model that is evaluated and trained on rows."""
+
     def evaluate(
-        self, rows: Batch, *, temperature: float, micro: MicroBatching, entropy: bool = False, progress: Progress | None = None
+        self,
+        rows: Batch,
+        *,
+        temperature: float,
+        micro: MicroBatching,
+        entropy: bool = False,
+        sum_pi_squared: bool = False,
+        progress: Progress | None = None,
     ) -> dict[str, Jagged]:
         """Log-probabilities of the response tokens, without gradient. Collective.
 
-        rows: needs ``prompts`` and ``responses``. Returns ``log_probs``, and ``entropy`` when asked for: float32, row by
-        row as long as the response, in the order of ``rows``.
+        rows: needs ``prompts`` and ``responses``. Returns ``log_probs``, and ``entropy`` and ``sum_pi_squared`` (over the
+        vocabulary) when asked for: float32, row by row as long as the response, in the order of ``rows``.
         """
         ...
 
@@ -74,18 +115,26 @@ class TrainEngine(Protocol):
         """
         ...
 
-    def scheduler_step(self) -> None:
-        """Move the learning-rate schedule on by one: once per local update."""
+
+class ValueEngine(TrainedModel, Protocol):
+    """A critic that is evaluated and trained on rows. It knows no temperature: a value is no probability."""
+
+    def evaluate(self, rows: Batch, *, micro: MicroBatching, progress: Progress | None = None) -> Jagged:
+        """The value of the state before each response token, without gradient: float32, row by row. Collective.
+
+        rows: needs ``prompts`` and ``responses``.
+        """
         ...
 
-    def named_parameters(self) -> list[tuple[str, Tensor]]:
-        """The parameters this rank holds, sharded, each once, in the order of the model."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """Weights, optimizer and schedule as a nested dict for a distributed checkpoint. Collective."""
-        ...
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Take a dict of the form of ``state()`` over. Collective."""
+    def train_mini_batch(
+        self,
+        rows: Batch,
+        objective: ValueObjective,
+        *,
+        micro: MicroBatching,
+        columns: Sequence[str],
+        scale: float,
+        progress: Progress | None = None,
+    ) -> Metrics:
+        """One optimizer step, as that of ``TrainEngine``. Collective."""
         ...

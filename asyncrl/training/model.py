@@ -43,16 +43,18 @@ def make_mesh(config: ModelConfig, world_size: int) -> DeviceMesh:
     return init_device_mesh(config.device, (world_size,), mesh_dim_names=("fsdp",))
 
 
-def read_model(config: ModelConfig) -> nn.Module:
-    """The whole model on the device of ``config``.
-
-    Raises ConfigError when the folder has no configuration, or brings code that nobody trusted.
-    """
+def check_folder(config: ModelConfig) -> None:
+    """Raises ConfigError when the folder has no configuration, or brings code that nobody trusted."""
     file = Path(config.path) / "config.json"
     if not file.is_file():
         raise ConfigError("model.path", config.path, "must be a folder with a config.json")
     if "auto_map" in json.loads(file.read_text(encoding="utf-8")) and not config.trust_remote_code:
         raise ConfigError("model.path", config.path, "brings code of its own (auto_map); set trust_remote_code to run it")
+
+
+def read_model(config: ModelConfig) -> nn.Module:
+    """The whole model on the device of ``config``. Raises ConfigError for a folder that cannot be read or trusted."""
+    check_folder(config)
     # A progress bar is noise in a log file.
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     auto: Any = AutoModelForCausalLM
@@ -62,8 +64,11 @@ def read_model(config: ModelConfig) -> nn.Module:
     return cast(nn.Module, model.to(config.device))
 
 
-def shard_model(model: nn.Module, config: ModelConfig, mesh: DeviceMesh) -> nn.Module:
-    """Cut the parameters of ``model`` over ``mesh``, in place: each decoder layer is gathered as one, the rest as one."""
+def shard_model(model: nn.Module, config: ModelConfig, mesh: DeviceMesh, *, full_precision: nn.Module | None = None) -> nn.Module:
+    """Cut the parameters of ``model`` over ``mesh``, in place: each decoder layer is gathered as one, the rest as one.
+
+    The module ``full_precision`` keeps the dtype of its weights in forward and backward.
+    """
     if config.enable_gradient_checkpointing:
         cast(Any, model).gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.requires_grad_(config.trainable)
@@ -74,6 +79,8 @@ def shard_model(model: nn.Module, config: ModelConfig, mesh: DeviceMesh) -> nn.M
     for module in model.modules():
         if type(module).__name__ in kinds:
             fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=config.reshard_after_forward)
+    if full_precision is not None:
+        fully_shard(full_precision, mesh=mesh, reshard_after_forward=config.reshard_after_forward)
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=config.reshard_after_forward)
     return model
 

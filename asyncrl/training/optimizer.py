@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from asyncrl.errors import ConfigError
 
-SCHEDULES = ("constant", "cosine")
+SCHEDULES = ("constant", "cosine", "wsd")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,15 +26,17 @@ class OptimizerConfig:
     clip_grad: float | None = 1.0
     """Largest norm of the whole gradient; None does not clip."""
     lr_scheduler_type: str = "constant"
-    """``constant`` or ``cosine``, both after a linear warm-up."""
+    """``constant``, ``cosine`` or ``wsd`` (warm-up, stable, decay), all after a linear warm-up."""
     lr_warmup_steps: int = -1
     """At most 0: ``lr_warmup_steps_ratio`` decides."""
     lr_warmup_steps_ratio: float = 0.0
     """Warm-up as a part of ``total_training_steps``."""
     total_training_steps: int = -1
-    """Length of the schedule; needed by ``cosine`` and by a ratio."""
+    """Length of the schedule; needed by ``cosine``, ``wsd`` and by a ratio."""
     min_lr_ratio: float = 0.0
-    """Where the cosine ends, as a part of ``lr``."""
+    """Where the cosine or the decay ends, as a part of ``lr``."""
+    stable_ratio: float = 0.9
+    """``wsd``: the part of the steps after the warm-up that keeps ``lr``; the rest decays along half a cosine."""
     num_cycles: float = 0.5
     """Waves of the cosine; 0.5 falls once."""
     zero_indexed_step: bool = True
@@ -47,7 +49,7 @@ class OptimizerConfig:
             raise ConfigError("optim.lr_scheduler_type", self.lr_scheduler_type, f"must be one of {', '.join(SCHEDULES)}")
         if self.clip_grad is not None and not self.clip_grad > 0:
             raise ConfigError("optim.clip_grad", self.clip_grad, "must be > 0, or null to leave the gradient as it is")
-        needs_length = self.lr_scheduler_type == "cosine" or (self.lr_warmup_steps <= 0 and self.lr_warmup_steps_ratio > 0)
+        needs_length = self.lr_scheduler_type != "constant" or (self.lr_warmup_steps <= 0 and self.lr_warmup_steps_ratio > 0)
         if needs_length and self.total_training_steps <= 0:
             raise ConfigError("optim.total_training_steps", self.total_training_steps, "must be > 0 for this schedule")
 
@@ -83,7 +85,8 @@ def make_optimizer(parameters: Iterable[Tensor], config: OptimizerConfig) -> Opt
 def lr_factor(step: int, config: OptimizerConfig) -> float:
     """What ``lr`` is multiplied by at ``step``, counted from 0.
 
-    Formula: verl's schedules (``get_constant_schedule_with_warmup``, ``get_cosine_schedule_with_warmup``).
+    Formula: verl's schedules (``get_constant_schedule_with_warmup``, ``get_cosine_schedule_with_warmup``,
+    ``get_wsd_schedule_with_warmup``).
 
     >>> [lr_factor(step, OptimizerConfig(lr_warmup_steps=4)) for step in range(6)]
     [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
@@ -93,8 +96,12 @@ def lr_factor(step: int, config: OptimizerConfig) -> float:
         return step / config.warmup
     if config.lr_scheduler_type == "constant":
         return 1.0
-    progress = (step - config.warmup) / max(1, config.total_training_steps - config.warmup)
-    wave = math.cos(2 * math.pi * config.num_cycles * progress)
+    after = config.total_training_steps - config.warmup
+    stable, cycles = (int(config.stable_ratio * after), 0.5) if config.lr_scheduler_type == "wsd" else (0, config.num_cycles)
+    progress = max(0, step - config.warmup - stable) / max(1, after - stable)
+    if config.lr_scheduler_type == "wsd":
+        progress = min(progress, 1.0)
+    wave = math.cos(2 * math.pi * cycles * progress)
     return max(0.0, (1 - config.min_lr_ratio) / 2 * wave + (1 + config.min_lr_ratio) / 2)
 
 

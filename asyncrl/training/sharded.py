@@ -10,33 +10,36 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from asyncrl.training.engine import TrainEngine
+from asyncrl.training.engine import TrainedModel
 from asyncrl.training.export import save_weights
 from asyncrl.training.model import ModelConfig, read_model
 
-SHARDS = "actor"
+POLICY = "actor"
+CRITIC = "critic"
+"""The part of a checkpoint that holds a role's shards."""
 
 
-def save_engine(engine: TrainEngine, folder: str) -> int:
+def save_engine(engine: TrainedModel, folder: str, part: str) -> int:
     """Write this rank's shards and random state. Collective. Returns how often the learning rate has moved.
 
-    The schedule is a number and not a tensor: it goes with the controller's state.
+    The schedule is a number and not a tensor: it goes with the controller's state. The random state is the rank's; whichever
+    role is saved last writes it.
     """
     state = engine.state()
     moves = int(state.pop("schedule"))
-    dcp.save(state, checkpoint_id=str(Path(folder) / SHARDS))  # type: ignore[attr-defined]
+    dcp.save(state, checkpoint_id=str(Path(folder) / part))  # type: ignore[attr-defined]
     save_file(_random_state(), _random_file(folder))
     return moves
 
 
-def load_engine(engine: TrainEngine, folder: str, moves: int) -> None:
+def load_engine(engine: TrainedModel, folder: str, part: str, moves: int) -> None:
     """Take over what ``save_engine`` wrote, on as many ranks as there are now. Collective.
 
     The folder must have been verified. A rank without a random state of its own keeps the one it has.
     """
     state: dict[str, Any] = engine.state()
     state.pop("schedule")
-    dcp.load(state, checkpoint_id=str(Path(folder) / SHARDS))  # type: ignore[attr-defined]
+    dcp.load(state, checkpoint_id=str(Path(folder) / part))  # type: ignore[attr-defined]
     engine.load_state(state | {"schedule": moves})
     file = _random_file(folder)
     if file.exists():
@@ -58,5 +61,5 @@ def read_weights(folder: str, model_path: str, file: Path, *, trust_remote_code:
     with warnings.catch_warnings():
         # It says that there is no process group; that is meant.
         warnings.simplefilter("ignore", UserWarning)
-        dcp.load({"model": weights}, checkpoint_id=str(Path(folder) / SHARDS), no_dist=True)  # type: ignore[attr-defined]
+        dcp.load({"model": weights}, checkpoint_id=str(Path(folder) / POLICY), no_dist=True)  # type: ignore[attr-defined]
     save_weights(weights.items(), file)

@@ -4,19 +4,24 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
-from asyncrl.errors import ActorDied, FieldMismatch, MissingField
+from asyncrl.errors import ActorDied, FieldMismatch, MissingField, QueueFull
 from asyncrl.runtime.ref import ActorRef
 from asyncrl.runtime.tasks import Crew, all_of
 from asyncrl.tensors.wire import Column, describe
 from asyncrl.transfer_queue.keys import by_slot, check_keys, check_put, placement
-from asyncrl.transfer_queue.rows import Change, Guard, ShardStats, Snapshot, Tag, WatchEvent
+from asyncrl.transfer_queue.row_tags import RowTags, TagGroup
+from asyncrl.transfer_queue.rows import Change, Guard, Origin, ShardStats, Snapshot, Tag, WatchEvent
 from asyncrl.transfer_queue.shard import QueueShard
+from asyncrl.transfer_queue.snapshot import Manifest
 
-__all__ = ["Change", "Guard", "ShardStats", "Snapshot", "Tag", "TransferQueue", "WatchEvent"]
+__all__ = ["Change", "Guard", "Origin", "ShardStats", "Snapshot", "Tag", "TransferQueue", "WatchEvent"]
 
 T = TypeVar("T")
+
+SNAPSHOT_SECONDS = 300.0
 
 
 class TransferQueue:
@@ -40,9 +45,12 @@ class TransferQueue:
         *,
         guard: Guard | None = None,
         overwrite: bool = False,
+        step: int = -1,
+        version: int = -1,
     ) -> None:
         """Write fields (columns of one row) and merge the tag of one row. Raises as ``kv_batch_put``."""
-        await self.kv_batch_put([key], partition_id, fields, None if tag is None else [tag], guard=guard, overwrite=overwrite)
+        tags = None if tag is None else [tag]
+        await self.kv_batch_put([key], partition_id, fields, tags, guard=guard, overwrite=overwrite, step=step, version=version)
 
     async def kv_batch_put(
         self,
@@ -54,11 +62,15 @@ class TransferQueue:
         also_tags: Mapping[str, Tag] | None = None,
         guard: Guard | None = None,
         overwrite: bool = False,
+        step: int = -1,
+        version: int = -1,
     ) -> None:
         """Write columns of N rows and merge their N tags, all at once on each shard; missing rows are made.
 
         ``also_tags`` merges tags of further rows, which get no fields, in the same stroke. ``guard`` applies everything
         only if its row still has those tags; all rows must live on its shard. A put of no rows does nothing.
+        ``step`` and ``version`` (of the policy) are kept as the origin of the fields, with the caller and the time.
+        New rows wait for room within the deadline of the shards' references; a field for rows that are in never does.
         Raises Fenced, FieldExists (without ``overwrite``), FieldMismatch; ValueError before anything is sent.
         """
         columns, also = fields or {}, also_tags or {}
@@ -74,7 +86,8 @@ class TransferQueue:
             rows = [place for place in places if place < len(keys)]
             part = {name: column if len(rows) == len(keys) else column.take(rows) for name, column in columns.items()}
             shared = {names[place]: by_key[names[place]] for place in places if names[place] in by_key}
-            await self._shards[slot].call(QueueShard.put, [keys[row] for row in rows], partition_id, part, shared, guard, overwrite)
+            own = [keys[row] for row in rows]
+            await _put(self._shards[slot], own, partition_id, part, shared, guard, overwrite, step, version)
 
         await _on_each(slots, put)
 
@@ -98,14 +111,17 @@ class TransferQueue:
         order = sorted(range(len(keys)), key=came.__getitem__)
         return {name: _join(name, list(slots), [part[name] for part in parts]).take(order) for name in fields}
 
-    async def kv_list(self, partition_id: str, where: Tag | None = None) -> dict[str, Tag]:
-        """The tags of all rows whose tag has every item of ``where``, by key."""
+    async def kv_origins(self, key: str, partition_id: str) -> dict[str, Origin]:
+        """Which process wrote each field of a row, when, in which step and with which policy version. Raises UnknownRow."""
+        return await self._shards[placement(key, len(self._shards))].call(QueueShard.origins, key, partition_id)
 
-        async def list_rows(slot: int, _: list[int]) -> dict[str, Tag]:
+    async def kv_list(self, partition_id: str, where: Tag | None = None) -> RowTags:
+        """The tags of all rows whose tag has every item of ``where``: a mapping by key, columnar inside."""
+
+        async def list_rows(slot: int, _: list[int]) -> list[TagGroup]:
             return await self._shards[slot].call(QueueShard.list_rows, partition_id, where)
 
-        parts = await _on_each(self._every_slot(), list_rows)
-        return {key: tag for part in parts for key, tag in part.items()}
+        return RowTags(chain.from_iterable(await _on_each(self._every_slot(), list_rows)))
 
     async def kv_set_tags(self, keys: Sequence[str], partition_id: str, tags: Sequence[Tag]) -> None:
         """Merge tags into rows that exist. Raises UnknownRow; then no row of that shard is changed."""
@@ -116,16 +132,42 @@ class TransferQueue:
 
         await _on_each(by_slot(keys, len(self._shards)), set_tags)
 
-    async def kv_clear(self, keys: Sequence[str], partition_id: str) -> None:
-        """Remove rows; keys without a row are ignored."""
+    async def kv_clear(self, keys: Sequence[str], partition_id: str, *, retain: int | None = None) -> None:
+        """Remove rows; keys without a row are ignored.
+
+        With ``retain`` (a step) a journal keeps their records until ``committed`` of that step or a later one: a run that
+        resumes from an earlier checkpoint finds them again.
+        """
 
         async def clear(slot: int, places: list[int]) -> None:
-            await self._shards[slot].call(QueueShard.clear, [keys[place] for place in places], partition_id)
+            held = -1 if retain is None else retain
+            await self._shards[slot].call(QueueShard.clear, [keys[place] for place in places], partition_id, held)
 
         await _on_each(by_slot(keys, len(self._shards)), clear)
 
+    async def committed(self, step: int) -> None:
+        """A checkpoint of ``step`` is on disk: rows that were cleared with ``retain`` up to it are not needed any more."""
+
+        async def committed(slot: int, _: list[int]) -> None:
+            await self._shards[slot].call(QueueShard.committed, step)
+
+        await _on_each(self._every_slot(), committed)
+
+    async def snapshot(self, folder: str) -> list[Manifest]:
+        """Every shard writes its rows into ``folder``, each as they were at one of its events, while puts go on.
+
+        The folder is one that all shards' machines see. Raises QueueStorageError.
+        """
+
+        async def snapshot(slot: int, _: list[int]) -> Manifest:
+            return await self._shards[slot].with_deadline(SNAPSHOT_SECONDS).call(QueueShard.snapshot, folder)
+
+        return await _on_each(self._every_slot(), snapshot)
+
     async def watch(self, partition_id: str, where: Tag | None = None) -> AsyncGenerator[WatchEvent, None]:
         """The rows of all shards as they change: a snapshot of each shard, then its changes, as they come.
+
+        A shard that is restarted is followed: its next event is a snapshot, which says what was lost.
 
         consumes: the streams of all shards
         produces: their events, in order for each shard
@@ -166,6 +208,27 @@ class TransferQueue:
         return await self._shards[-1].call(QueueShard.get, [], partition_id, list(fields))
 
 
+async def _put(
+    shard: ActorRef[QueueShard],
+    keys: list[str],
+    partition_id: str,
+    fields: dict[str, Column],
+    tags: dict[str, Tag],
+    guard: Guard | None,
+    overwrite: bool,
+    step: int,
+    version: int,
+) -> None:
+    """One put. A shard without room has dropped what came; it is asked for room, and the put is sent again in its turn."""
+    ticket = 0
+    while True:
+        try:
+            await shard.call(QueueShard.put, keys, partition_id, fields, tags, guard, overwrite, step, version, ticket)
+            return
+        except QueueFull as error:
+            ticket = await shard.call(QueueShard.room, error.needed)
+
+
 async def _on_each(slots: Mapping[int, list[int]], ask: Callable[[int, list[int]], Coroutine[Any, Any, T]]) -> list[T]:
     """``ask(slot, places)`` of all slots at the same time, results in their order; one needs no task of its own."""
     if len(slots) == 1:
@@ -174,15 +237,23 @@ async def _on_each(slots: Mapping[int, list[int]], ask: Callable[[int, list[int]
 
 
 async def _follow(shard: ActorRef[QueueShard], partition_id: str, where: Tag | None, events: asyncio.Queue[WatchEvent | Exception]) -> None:
-    """Pass the events of one shard on; how its stream ended is the last of them."""
-    try:
-        # Without a limit: rows may rest for hours, and the death of the shard ends the stream.
-        async with aclosing(shard.with_deadline(0.0).stream(QueueShard.watch, partition_id, where)) as stream:
-            async for event in stream:
-                await events.put(event)
-        await events.put(ActorDied(shard.address.actor, "its watch ended"))
-    except Exception as error:
-        await events.put(error)
+    """Pass the events of one shard on, over its restarts; how it ended for good is the last of them."""
+    heard = True
+    while heard:
+        heard = False
+        try:
+            # Without a limit: rows may rest for hours, and the death of the shard ends the stream.
+            async with aclosing(shard.with_deadline(0.0).stream(QueueShard.watch, partition_id, where)) as stream:
+                async for event in stream:
+                    heard = True
+                    await events.put(event)
+            ended: Exception = ActorDied(shard.address.actor, "its watch ended")
+        except ActorDied as error:
+            # A stream to a shard that is restarted waits for it; one that brings nothing at all is the end.
+            ended = error
+        except Exception as error:
+            ended, heard = error, False
+    await events.put(ended)
 
 
 def _join(name: str, slots: Sequence[int], parts: Sequence[Column]) -> Column:

@@ -16,16 +16,27 @@ class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tag: Tag
 
 
+class Origin(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Who wrote a field: the process, when (unix seconds), and in which step and with which policy version, -1 where unknown."""
+
+    writer: str
+    at: float
+    step: int = -1
+    version: int = -1
+
+
 class Snapshot(msgspec.Struct, frozen=True, tag="snapshot", forbid_unknown_fields=True):
     """All matching rows of one shard at one moment; replaces what was known of that shard.
 
-    The first event of a watch, and again after the watcher fell too far behind.
+    The first event of a watch, and again after the watcher fell too far behind or the shard was restarted. ``lost`` is the
+    incarnation whose rows went with a restart, "" where none did.
     """
 
     slot: int
     incarnation: str
     seq: int
     rows: dict[str, Tag]
+    lost: str = ""
 
 
 class Change(msgspec.Struct, frozen=True, tag="change", forbid_unknown_fields=True):
@@ -44,21 +55,43 @@ class Change(msgspec.Struct, frozen=True, tag="change", forbid_unknown_fields=Tr
 WatchEvent = Snapshot | Change
 
 
-class ShardStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Figures of one shard now; bytes are of packed values, without offsets, keys and tags.
+class TableStats(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Figures of the rows of one shard now; bytes are of packed values, without offsets, keys and tags.
 
-    ``stored_bytes`` is what the segments hold, ``live_bytes`` what rows still refer to; the difference is freed when
-    the last row of a segment goes.
+    ``stored_bytes`` is what the segments hold, ``live_bytes`` what rows still refer to; ``event`` numbers the last change.
     """
 
     slot: int
     incarnation: str
+    event: int
     partitions: dict[str, int]
     """Rows of each partition."""
     segments: int
     stored_bytes: int
     live_bytes: int
     watchers: int
+
+
+class WaitingProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Somebody who waits for room: its process, the bytes, and for how many seconds already."""
+
+    who: str
+    needed: int
+    seconds: float
+
+
+class ShardStats(TableStats, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Figures of one shard now: its rows, its budget, and its journal."""
+
+    used_bytes: int
+    """What counts against the budget: values and a fixed sum for each row and segment."""
+    budget_bytes: int
+    waiting: list[WaitingProducer]
+    """Producers that wait for room, the first in turn first."""
+    journal: str
+    journal_bytes: int
+    damaged: list[str]
+    """What could not be read back from disk when this life of the shard began, in words."""
 
 
 def matches(tag: Tag, where: Mapping[str, Any] | None) -> bool:

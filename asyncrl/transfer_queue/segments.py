@@ -4,34 +4,88 @@ import math
 from collections.abc import Sequence
 
 from asyncrl.tensors.dtypes import STORAGE
-from asyncrl.tensors.wire import Column
+from asyncrl.tensors.wire import Allocate, Column
+from asyncrl.transfer_queue.rows import Origin, Tag
 
+WASTE = 65536
+"""Dead bytes of a segment below which it is left alone."""
 SMALL = 8192
 """Bytes below which a column is copied: a small frame may be a window on a larger receive buffer, and pin it."""
 
 
 class Segment:
-    """One column as it was put. A row refers to a place in it; without referring rows the memory is gone."""
+    """One column as it was put. A row refers to a place in it; without referring rows the memory is gone.
 
-    __slots__ = ("column", "live_bytes", "live_rows", "row_unit")
+    ``origins`` are (origin, rows) in row order; ``file`` is the journal's file that holds it, 0 without a journal;
+    ``owners`` are the rows that refer to its places, None where a row has gone.
+    """
 
-    def __init__(self, column: Column) -> None:
+    __slots__ = ("column", "file", "live_bytes", "live_rows", "name", "origins", "owners", "row_unit")
+
+    def __init__(self, name: str, column: Column, origins: list[tuple[Origin, int]], file: int, owners: "list[Row | None]") -> None:
+        self.name, self.origins, self.file, self.owners = name, origins, file, owners
         self.column = adopt(column)
         self.live_rows = column.rows
         self.live_bytes = column.nbytes
         self.row_unit = math.prod(column.trailing) * STORAGE[column.dtype].itemsize
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole column, dead rows included."""
+        return self.column.nbytes
+
     def release(self, index: int) -> int:
         """Row ``index`` is referred to no longer. Returns the bytes it had."""
         offsets = self.column.offsets
         length = 1 if offsets is None else int(offsets[index + 1] - offsets[index])
+        self.owners[index] = None
         self.live_rows -= 1
         self.live_bytes -= length * self.row_unit
         return length * self.row_unit
 
+    @property
+    def wasteful(self) -> bool:
+        """Whether more than half of its bytes are dead, and they are worth a copy of the rest."""
+        dead = self.nbytes - self.live_bytes
+        return dead > self.live_bytes and dead >= WASTE
+
+    def origin(self, index: int) -> Origin:
+        """Who wrote row ``index``."""
+        for origin, rows in self.origins:
+            if index < rows:
+                return origin
+            index -= rows
+        raise IndexError(index)
+
 
 Cell = tuple[Segment, int]
 """Where one field of one row lies: its segment and its row there."""
+
+
+class Row:
+    """One row: its tag, which is replaced and never changed in place, and where its fields lie.
+
+    ``file`` is the journal's file that holds its tag as it is now.
+    """
+
+    __slots__ = ("cells", "file", "tag")
+
+    def __init__(self) -> None:
+        self.tag: Tag = {}
+        self.cells: dict[str, Cell] = {}
+        self.file = 0
+
+
+def merged_origins(cells: Sequence[Cell]) -> list[tuple[Origin, int]]:
+    """The origins of cells in order, neighbours of one origin together."""
+    found: list[tuple[Origin, int]] = []
+    for segment, index in cells:
+        origin = segment.origin(index)
+        if found and found[-1][0] == origin:
+            found[-1] = (origin, found[-1][1] + 1)
+        else:
+            found.append((origin, 1))
+    return found
 
 
 def adopt(column: Column) -> Column:
@@ -51,8 +105,8 @@ def adopt(column: Column) -> Column:
     return Column(column.dtype, column.trailing, values, offsets, column.rows)
 
 
-def gather(cells: Sequence[Cell]) -> Column:
-    """The rows at one or more cells of one field, in order, packed.
+def gather(cells: Sequence[Cell], allocate: Allocate | None = None) -> Column:
+    """The rows at one or more cells of one field, in order, packed; into memory of ``allocate`` where they must be copied.
 
     Neighbours in one segment are taken together; a whole segment in its own order is handed over without a copy.
     """
@@ -62,8 +116,8 @@ def gather(cells: Sequence[Cell]) -> Column:
         return segment.column if stop - start == segment.column.rows else segment.column.slice(start, stop)
     first = runs[0][0]
     if all(segment is first for segment, _, _ in runs):
-        return first.column.take([index for _, index in cells])
-    return Column.concat([segment.column.slice(start, stop) for segment, start, stop in runs])
+        return first.column.take([index for _, index in cells], allocate)
+    return Column.concat([segment.column.slice(start, stop) for segment, start, stop in runs], allocate)
 
 
 def _runs(cells: Sequence[Cell]) -> list[tuple[Segment, int, int]]:

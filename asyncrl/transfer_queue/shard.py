@@ -1,27 +1,101 @@
-"""``QueueShard``: one slot of the TransferQueue as an actor. The table decides, the actor answers and wakes watchers."""
+"""``QueueShard``: one slot of the TransferQueue as an actor. The storage decides and writes, the actor answers and wakes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from typing import ClassVar
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import ClassVar, Literal
 
+import msgspec
+
+from asyncrl.errors import ShardLost, UnknownRow
 from asyncrl.runtime.actor import Actor, endpoint
+from asyncrl.runtime.curve import CONTROLLER
 from asyncrl.tensors.wire import Column
-from asyncrl.transfer_queue import columns as columns
-from asyncrl.transfer_queue.rows import Guard, ShardStats, Tag, WatchEvent
-from asyncrl.transfer_queue.table import ShardTable
+from asyncrl.transfer_queue import columns as columns, snapshot
+from asyncrl.transfer_queue.budget import Budget
+from asyncrl.transfer_queue.journal import SYNC_SECONDS, Journal
+from asyncrl.transfer_queue.records import Damage
+from asyncrl.transfer_queue.row_tags import TagGroup, grouped_tags
+from asyncrl.transfer_queue.rows import Guard, Origin, ShardStats, Tag, WatchEvent
+from asyncrl.transfer_queue.snapshot import Manifest
+from asyncrl.transfer_queue.storage import ShardStorage
+from asyncrl.transfer_queue.table import ROW_BYTES, SEGMENT_BYTES, ShardTable
 from asyncrl.transfer_queue.watch import Watcher
+
+logger = logging.getLogger(__name__)
+
+WORTH = 1 << 17
+"""Bytes of a put below which it never came in shared memory."""
+READS_SAMPLED = 8
+"""One of so many reads is noted in the event file, the first one always."""
+
+
+class ShardOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a shard keeps its rows.
+
+    ``budget_bytes``: memory that new rows may take, 0 for no bound. ``journal``: "off" keeps nothing on disk, "interval"
+    syncs once a second, "always" before each acknowledgement; its files lie in ``journal_folder``/shard-N.
+    ``resume_step`` >= 0: the run goes on from that checkpoint, and clears that waited for a later one are undone.
+    ``restore``: a folder with snapshots, shard-N in it, whose rows are taken over at the start.
+    """
+
+    budget_bytes: int = 0
+    journal: Literal["off", "interval", "always"] = "off"
+    journal_folder: str = ""
+    resume_step: int = -1
+    restore: str = ""
 
 
 class QueueShard(Actor):
-    """The rows of slot ``slot``. No endpoint but ``watch`` ever waits, so each of them is atomic."""
+    """The rows of slot ``slot``. Only ``room``, ``watch``, ``snapshot`` and puts under ``journal=always`` ever wait."""
 
     concurrency: ClassVar[int] = 0
+    process_role: ClassVar[str] = "shard"
 
-    def __init__(self, slot: int) -> None:
-        self._table = ShardTable(slot, incarnation=self.context.host.entropy(8).hex())
+    def __init__(self, slot: int, options: ShardOptions | None = None) -> None:
+        self._slot, self._options = slot, options or ShardOptions()
+        identity = self.context.system.identity
+        self._table = ShardTable(slot, incarnation=f"{identity.attempt}.{identity.generation}")
+        self._storage = ShardStorage(self._table, self._journal())
+        self._budget = Budget(slot, self._options.budget_bytes, lambda: self._table.used_bytes, self.context.host)
         self._awake: dict[Watcher, asyncio.Event] = {}
+        self._damages: list[Damage] = []
+        self._reads = 0
+        self._dirty, self._synced = asyncio.Event(), asyncio.Condition()
+        self._sync_timer: asyncio.TimerHandle | None = None
 
-    @endpoint
+    def _journal(self) -> Journal | None:
+        if self._options.journal == "off":
+            return None
+        return Journal(self.context.host.storage(f"{self._options.journal_folder}/shard-{self._slot}"))
+
+    async def on_start(self) -> None:
+        """Brings back what an earlier life of the shard has written, or says that it is lost."""
+        identity = self.context.system.identity
+        journal = self._storage.journal
+        if journal is not None:
+            # A restart within the attempt continues the run: what waits for a checkpoint stays cleared.
+            resume = self._options.resume_step if identity.generation == 0 else -1
+            self._damages = self._storage.replay(resume if resume >= 0 else None)
+            for damage in self._damages:
+                logger.warning("shard %d: %s", self._slot, in_words(damage))
+            self.context.background(self._sync_for_ever, name="sync of the journal")
+        elif identity.generation:
+            self._table.lost = f"{identity.attempt}.{identity.generation - 1}"
+            logger.warning("shard %d has lost the rows of incarnation %s: it keeps no journal", self._slot, self._table.lost)
+        if self._options.restore and identity.generation == 0:
+            _, records = snapshot.load(self.context.host.storage(f"{self._options.restore}/shard-{self._slot}"))
+            self._storage.restore(records)
+
+    async def on_stop(self) -> None:
+        """Hands the journal to the disk."""
+        self._budget.close()
+        if self._sync_timer is not None:
+            self._sync_timer.cancel()
+        if self._storage.journal is not None:
+            self._storage.journal.close()
+
+    @endpoint(idempotent=True)
     async def put(
         self,
         keys: list[str],
@@ -30,34 +104,149 @@ class QueueShard(Actor):
         tags: dict[str, Tag],
         guard: Guard | None,
         overwrite: bool,
+        step: int,
+        version: int,
+        ticket: int,
     ) -> None:
-        """See ``ShardTable.put``."""
-        self._wake(self._table.put(keys, partition_id, fields, tags, guard, overwrite))
+        """See ``ShardStorage.put``. Raises QueueFull for new rows without room; ``ticket`` is what ``room`` gave, or 0."""
+        operation = self.context.operation
+        if self._storage.done(operation):
+            return
+        if fields and not self._table.holds_fields(keys, partition_id):
+            needed = size_of(keys, fields)
+            self._budget.check_size(needed)
+            self._budget.admit(needed, ticket)
+        origin = Origin(self.context.caller, self.context.host.wall_time(), step, version)
+        self._table.check(keys, partition_id, fields, guard, overwrite)
+        fields = self._taken_over(fields)
+        self._wake(self._storage.put(keys, partition_id, fields, tags, origin, guard, overwrite, operation))
+        self._note("queue.put", keys, partition_id, fields, tags, step, version)
+        own = set(keys)
+        for key in [key for key in tags if key not in own]:
+            self._note("queue.tags", [key], partition_id, (), tags, step, version)
+        await self._written()
+
+    @endpoint
+    async def room(self, needed: int) -> int:
+        """Waits for room for new rows, in turn with the others; gives the ticket with which to put them."""
+        return await self._budget.room(self.context.caller, needed)
 
     @endpoint(idempotent=True)
     async def get(self, keys: list[str], partition_id: str, fields: list[str]) -> dict[str, Column]:
-        """See ``ShardTable.get``."""
-        return self._table.get(keys, partition_id, fields)
+        """See ``ShardTable.get``. Raises ShardLost for a row that may have been lost."""
+        try:
+            # What is gathered belongs to the reader; storage is sent as a copy.
+            found = self._table.get(keys, partition_id, fields, self.context.system.shared_memory.allocate)
+        except UnknownRow as error:
+            self._check_lost(error.key)
+            raise
+        self._reads += 1
+        if self._reads % READS_SAMPLED == 1:
+            self._note("queue.get", keys, partition_id, fields)
+        return found
+
+    def _taken_over(self, fields: dict[str, Column]) -> dict[str, Column]:
+        """The columns as data that stays: what came in the sender's memory becomes this process's own, or is copied out of it."""
+        memory = self.context.system.shared_memory
+        largest = max(fields.values(), key=nbytes, default=None)
+        if largest is None or sum(map(nbytes, fields.values())) < WORTH or not memory.borrowers or memory.adopt(largest.values):
+            # The buffers of one message lie in one segment.
+            return fields
+        return {name: column.copy() for name, column in fields.items()}
+
+    def _note(
+        self,
+        name: str,
+        keys: list[str],
+        partition_id: str,
+        fields: Iterable[str] = (),
+        tags: Mapping[str, Tag] | None = None,
+        step: int = -1,
+        version: int = -1,
+    ) -> None:
+        """Writes what happened to rows into the event file. Tags are told of a lone row: that is how markers change."""
+        events = self.context.system.events
+        if events is None or not keys:
+            return
+        told = msgspec.json.encode(tags[keys[0]]).decode() if tags and len(keys) == 1 and keys[0] in tags else ""
+        events.note(
+            name,
+            keys,
+            by=self.context.caller,
+            partition=partition_id,
+            fields=",".join(fields),
+            tag=told,
+            step=step,
+            version=version,
+            shard=self._slot,
+        )
 
     @endpoint(idempotent=True)
-    async def list_rows(self, partition_id: str, where: Tag | None) -> dict[str, Tag]:
+    async def origins(self, key: str, partition_id: str) -> dict[str, Origin]:
+        """Who wrote each field of a row. Raises UnknownRow."""
+        return self._table.origins(key, partition_id)
+
+    def _check_lost(self, key: str) -> None:
+        if self._table.lost:
+            raise ShardLost(self._slot, self._table.lost)
+        lost = [damage for damage in self._damages if key in damage.keys or not (damage.keys or damage.torn)]
+        if lost:
+            raise ShardLost(self._slot, self._table.incarnation, tuple(lost[0].keys))
+
+    @endpoint(idempotent=True)
+    async def list_rows(self, partition_id: str, where: Tag | None) -> list[TagGroup]:
         """See ``ShardTable.list_rows``."""
-        return self._table.list_rows(partition_id, where)
+        return grouped_tags(self._table.list_rows(partition_id, where))
 
     @endpoint(idempotent=True)
     async def set_tags(self, tags: dict[str, Tag], partition_id: str) -> None:
-        """See ``ShardTable.set_tags``."""
-        self._wake(self._table.set_tags(tags, partition_id))
+        """See ``ShardStorage.set_tags``."""
+        operation = self.context.operation
+        if self._storage.done(operation):
+            return
+        origin = Origin(self.context.caller, self.context.host.wall_time())
+        self._wake(self._storage.set_tags(tags, partition_id, origin, operation))
+        self._note("queue.tags", list(tags), partition_id, (), tags)
+        await self._written()
 
-    @endpoint(idempotent=True)
-    async def clear(self, keys: list[str], partition_id: str) -> None:
-        """See ``ShardTable.clear``."""
-        self._wake(self._table.clear(keys, partition_id))
+    @endpoint(idempotent=True, roles=(CONTROLLER,))
+    async def clear(self, keys: list[str], partition_id: str, retain: int) -> None:
+        """See ``ShardStorage.clear``."""
+        operation = self.context.operation
+        if self._storage.done(operation):
+            return
+        self._wake(self._storage.clear(keys, partition_id, retain, operation))
+        self._budget.freed()
+        self._note("queue.clear", keys, partition_id)
+        await self._written()
+
+    @endpoint(idempotent=True, roles=(CONTROLLER,))
+    async def committed(self, step: int) -> None:
+        """A checkpoint of ``step`` is on disk: what was cleared up to it is not needed any more."""
+        if self._storage.journal is not None:
+            self._storage.journal.committed(step)
+            self._dirty.set()
+
+    @endpoint(roles=(CONTROLLER,))
+    async def snapshot(self, folder: str) -> Manifest:
+        """Writes all rows as they are now into ``folder``/shard-N while puts go on. Raises QueueStorageError."""
+        rows, event = self._storage.rows_now(), self._table.event
+        target = self.context.host.storage(f"{folder}/shard-{self._slot}")
+        return await self.context.host.run_blocking(snapshot.write, target, self._slot, self._table.incarnation, event, rows)
 
     @endpoint(idempotent=True)
     async def stats(self) -> ShardStats:
         """Figures of the shard now."""
-        return self._table.stats()
+        journal = self._storage.journal
+        return ShardStats(
+            **msgspec.structs.asdict(self._table.stats()),
+            used_bytes=self._table.used_bytes,
+            budget_bytes=self._options.budget_bytes,
+            waiting=self._budget.waiting(),
+            journal=self._options.journal,
+            journal_bytes=0 if journal is None else journal.size,
+            damaged=[in_words(damage) for damage in self._damages],
+        )
 
     @endpoint
     async def watch(self, partition_id: str, where: Tag | None) -> AsyncIterator[WatchEvent]:
@@ -73,7 +262,7 @@ class QueueShard(Actor):
         try:
             while True:
                 awake.clear()
-                event = self._table.event(watcher)
+                event = self._table.event_for(watcher)
                 if event is not None:
                     yield event
                 else:
@@ -85,3 +274,55 @@ class QueueShard(Actor):
     def _wake(self, watchers: Sequence[Watcher]) -> None:
         for watcher in watchers:
             self._awake[watcher].set()
+
+    async def _written(self) -> None:
+        """Something was written. Under ``always``: returns when the disk has it; many wait for one sync."""
+        journal = self._storage.journal
+        if journal is None:
+            return
+        if self._options.journal == "always":
+            self._dirty.set()
+            position = journal.written
+            async with self._synced:
+                await self._synced.wait_for(lambda: journal.synced >= position)
+        elif self._sync_timer is None:
+            self._sync_timer = asyncio.get_running_loop().call_later(SYNC_SECONDS, self._due)
+
+    def _due(self) -> None:
+        self._sync_timer = None
+        self._dirty.set()
+
+    async def _sync_for_ever(self) -> None:
+        """Syncs what was written, and compacts a little each time.
+
+        consumes: ``_dirty``
+        waits for: something that is to be synced
+        unblocked by: ``_written``, at once or after a second; ``committed``; itself while there is more to compact
+        """
+        journal = self._storage.journal
+        assert journal is not None
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            await self.context.host.run_blocking(journal.sync)
+            async with self._synced:
+                self._synced.notify_all()
+            if (file := self._storage.wasteful()) is not None:
+                self._storage.move(file)
+                self._dirty.set()
+
+
+def nbytes(column: Column) -> int:
+    """Bytes of the packed values."""
+    return column.nbytes
+
+
+def size_of(keys: Sequence[str], fields: dict[str, Column]) -> int:
+    """What new rows take of the budget, in bytes."""
+    return sum(column.nbytes + SEGMENT_BYTES for column in fields.values()) + ROW_BYTES * len(keys)
+
+
+def in_words(damage: Damage) -> str:
+    """What is said of damage on disk."""
+    which = f"; rows {', '.join(damage.keys[:8])} of partition {damage.partition!r}" if damage.keys else ""
+    return f"{damage.file}: {damage.size} bytes at {damage.offset} are lost ({damage.reason}){which}"

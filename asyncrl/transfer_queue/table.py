@@ -1,29 +1,22 @@
 """``ShardTable``: all rows of one shard. A pure state machine: no waiting, no clock, no sockets.
 
-Methods that change rows check everything first, then change everything, and return the watchers that have news.
+``check`` comes before a change: it raises what is refused. Methods that change rows return the watchers that have news.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from asyncrl.errors import Fenced, FieldExists, FieldMismatch, MissingField, UnknownRow
-from asyncrl.tensors.wire import Column, Layout, describe
+from asyncrl.tensors.wire import Allocate, Column, Layout, describe
 from asyncrl.transfer_queue.keys import check_keys, check_put
-from asyncrl.transfer_queue.rows import Change, Guard, ShardStats, Snapshot, Tag, WatchEvent, matches
-from asyncrl.transfer_queue.segments import Cell, Segment, gather
+from asyncrl.transfer_queue.rows import Change, Guard, Origin, Snapshot, TableStats, Tag, WatchEvent, matches
+from asyncrl.transfer_queue.segments import Cell, Row, Segment, gather, merged_origins
 from asyncrl.transfer_queue.watch import Watcher
+
+ROW_BYTES, SEGMENT_BYTES = 700, 900
+"""What a row and a segment take beside their values: objects, keys, small tags, offsets; measured with short ones."""
 
 Changes = dict[str, tuple[Tag | None, Tag | None]]
 """Tag before and after, by key; None where there is no row."""
-
-
-class Row:
-    """One row: its tag, which is replaced and never changed in place, and where its fields lie."""
-
-    __slots__ = ("cells", "tag")
-
-    def __init__(self) -> None:
-        self.tag: Tag = {}
-        self.cells: dict[str, Cell] = {}
 
 
 class FieldUse:
@@ -51,8 +44,20 @@ class ShardTable:
 
     def __init__(self, slot: int, incarnation: str) -> None:
         self.slot, self.incarnation = slot, incarnation
-        self._partitions: dict[str, Partition] = {}
-        self._segments = self._stored_bytes = self._live_bytes = 0
+        self.lost = ""
+        """The incarnation before this one, if its rows are gone."""
+        self.event = 0
+        """The number of the last change."""
+        self.partitions: dict[str, Partition] = {}
+        self.stored_bytes = self._segments = self._live_bytes = self._rows = 0
+
+    def check(
+        self, keys: Sequence[str], partition: str, fields: Mapping[str, Column], guard: Guard | None = None, overwrite: bool = False
+    ) -> None:
+        """Raises what ``put`` would refuse: Fenced, FieldMismatch, FieldExists, or ValueError for lists that do not fit."""
+        check_put(keys, fields, None)
+        self._check_guard(partition, guard)
+        self._check_fields(keys, partition, fields, overwrite)
 
     def put(
         self,
@@ -60,30 +65,29 @@ class ShardTable:
         partition: str,
         fields: Mapping[str, Column],
         tags: Mapping[str, Tag],
-        guard: Guard | None = None,
-        overwrite: bool = False,
+        origins: Mapping[str, list[tuple[Origin, int]]],
+        file: int = 0,
     ) -> list[Watcher]:
-        """Write ``fields`` of the rows ``keys`` and merge ``tags`` by key, all or nothing; missing rows are made.
+        """Write ``fields`` of the rows ``keys`` and merge ``tags`` by key; missing rows are made. ``check`` comes before.
 
-        Raises Fenced, FieldMismatch, FieldExists, or ValueError for lists that do not fit; then nothing is changed.
+        ``origins`` are those of each field, ``file`` the journal's file that holds this change.
         """
-        check_put(keys, fields, None)
-        self._check_guard(partition, guard)
-        self._check_fields(keys, partition, fields, overwrite)
-        part = self._partitions.setdefault(partition, Partition())
+        part = self.partitions.setdefault(partition, Partition())
         changes: Changes = {}
-        rows = [self._merge(part, key, tags.get(key, {}), changes) for key in keys]
+        rows = [self._merge(part, key, tags.get(key, {}), changes, file) for key in keys]
         for key, tag in tags.items():
             if key not in changes:
-                self._merge(part, key, tag, changes)
+                self._merge(part, key, tag, changes, file)
         for name, column in fields.items():
             if column.rows:
-                self._write(part, name, column, rows)
+                self._write(part, Segment(name, column, origins[name], file, list(rows)), rows)
         self._drop_if_unused(partition, part)
         return self._news(part, changes)
 
-    def get(self, keys: Sequence[str], partition: str, fields: Sequence[str]) -> dict[str, Column]:
-        """The named fields of rows, in the order of ``keys``. Raises UnknownRow, MissingField.
+    def get(self, keys: Sequence[str], partition: str, fields: Sequence[str], allocate: Allocate | None = None) -> dict[str, Column]:
+        """The named fields of rows, in the order of ``keys``; copied, where they must be, into memory of ``allocate``.
+
+        Raises UnknownRow, MissingField.
 
         No keys give columns of no rows, in the layout that each field has in the partition.
         """
@@ -91,31 +95,52 @@ class ShardTable:
         if not keys:
             return {name: self._no_rows(partition, name) for name in fields}
         rows = [self._row(key, partition) for key in keys]
-        return {name: gather([self._cell(key, row, name) for key, row in zip(keys, rows, strict=True)]) for name in fields}
+        cells = {name: [self._cell(key, row, name) for key, row in zip(keys, rows, strict=True)] for name in fields}
+        return {name: gather(found, allocate) for name, found in cells.items()}
+
+    def origins(self, key: str, partition: str) -> dict[str, Origin]:
+        """Who wrote each field of a row. Raises UnknownRow."""
+        return {name: segment.origin(index) for name, (segment, index) in self._row(key, partition).cells.items()}
 
     def list_rows(self, partition: str, where: Tag | None = None) -> dict[str, Tag]:
         """The tags of all rows that match, by key."""
-        part = self._partitions.get(partition)
+        part = self.partitions.get(partition)
         return {key: row.tag for key, row in part.rows.items() if matches(row.tag, where)} if part else {}
 
-    def set_tags(self, tags: Mapping[str, Tag], partition: str) -> list[Watcher]:
-        """Merge tags into rows that exist, all or none. Raises UnknownRow."""
-        for key in tags:
+    def check_rows(self, keys: Iterable[str], partition: str) -> None:
+        """Raises UnknownRow unless all rows exist."""
+        for key in keys:
             self._row(key, partition)
-        return self.put((), partition, {}, tags)
+
+    def holds_fields(self, keys: Sequence[str], partition: str) -> bool:
+        """Whether every one of these rows exists and has a field."""
+        part = self.partitions.get(partition)
+        return part is not None and all(key in part.rows and part.rows[key].cells for key in keys)
+
+    def oldest_file(self, keys: Sequence[str], partition: str) -> int | None:
+        """The lowest journal file that holds anything of these rows; None when none of them exists."""
+        part = self.partitions.get(partition)
+        rows = [part.rows[key] for key in keys if key in part.rows] if part else []
+        return min((min([row.file, *(segment.file for segment, _ in row.cells.values())]) for row in rows), default=None)
 
     def clear(self, keys: Sequence[str], partition: str) -> list[Watcher]:
-        """Remove rows; keys without a row are ignored. A segment's memory goes with its last row."""
-        part = self._partitions.get(partition)
+        """Remove rows; keys without a row are ignored. Their bytes are free at once, or as soon as others of their segment are."""
+        part = self.partitions.get(partition)
         if part is None:
             return []
         changes: Changes = {}
+        wasteful: dict[Segment, None] = {}
         for key in keys:
             row = part.rows.pop(key, None)
             if row is not None:
                 for name, cell in row.cells.items():
                     self._release(part, name, cell)
+                    if cell[0].wasteful:
+                        wasteful[cell[0]] = None
+                self._rows -= 1
                 changes[key] = (row.tag, None)
+        for segment in wasteful:
+            self._shrink(segment)
         news = self._news(part, changes)
         self._drop_if_unused(partition, part)
         return news
@@ -123,38 +148,45 @@ class ShardTable:
     def watch(self, partition: str, where: Tag | None = None) -> Watcher:
         """A new watcher; the first event it takes is a snapshot."""
         watcher = Watcher(partition, where)
-        self._partitions.setdefault(partition, Partition()).watchers.append(watcher)
+        self.partitions.setdefault(partition, Partition()).watchers.append(watcher)
         return watcher
 
     def unwatch(self, watcher: Watcher) -> None:
         """Forget a watcher."""
-        part = self._partitions[watcher.partition]
+        part = self.partitions[watcher.partition]
         part.watchers.remove(watcher)
         self._drop_if_unused(watcher.partition, part)
 
-    def event(self, watcher: Watcher) -> WatchEvent | None:
+    def event_for(self, watcher: Watcher) -> WatchEvent | None:
         """What a watcher is to be told now; None for nothing."""
         if watcher.stale:
             watcher.stale = False
-            return Snapshot(self.slot, self.incarnation, watcher.next_seq(), self.list_rows(watcher.partition, watcher.where))
+            rows = self.list_rows(watcher.partition, watcher.where)
+            return Snapshot(self.slot, self.incarnation, watcher.next_seq(), rows, self.lost)
         if not watcher.pending:
             return None
         return Change(self.slot, self.incarnation, watcher.next_seq(), watcher.take())
 
-    def stats(self) -> ShardStats:
-        """Figures of the shard now."""
-        return ShardStats(
+    @property
+    def used_bytes(self) -> int:
+        """Memory that the rows take, roughly: packed values, and a fixed sum for each row and each segment."""
+        return self.stored_bytes + ROW_BYTES * self._rows + SEGMENT_BYTES * self._segments
+
+    def stats(self) -> TableStats:
+        """Figures of the rows now."""
+        return TableStats(
             slot=self.slot,
             incarnation=self.incarnation,
-            partitions={name: len(part.rows) for name, part in self._partitions.items()},
+            event=self.event,
+            partitions={name: len(part.rows) for name, part in self.partitions.items()},
             segments=self._segments,
-            stored_bytes=self._stored_bytes,
+            stored_bytes=self.stored_bytes,
             live_bytes=self._live_bytes,
-            watchers=sum(len(part.watchers) for part in self._partitions.values()),
+            watchers=sum(len(part.watchers) for part in self.partitions.values()),
         )
 
     def _row(self, key: str, partition: str) -> Row:
-        part = self._partitions.get(partition)
+        part = self.partitions.get(partition)
         if part is None or key not in part.rows:
             raise UnknownRow(key, partition, self.slot)
         return part.rows[key]
@@ -165,7 +197,7 @@ class ShardTable:
         return row.cells[name]
 
     def _no_rows(self, partition: str, name: str) -> Column:
-        part = self._partitions.get(partition)
+        part = self.partitions.get(partition)
         if part is None or name not in part.fields:
             raise MissingField("", name, self.slot, tuple(part.fields) if part else ())
         return Column.empty(part.fields[name].layout)
@@ -173,14 +205,14 @@ class ShardTable:
     def _check_guard(self, partition: str, guard: Guard | None) -> None:
         if guard is None:
             return
-        part = self._partitions.get(partition)
+        part = self.partitions.get(partition)
         row = part.rows.get(guard.key) if part else None
         if row is None or not matches(row.tag, guard.tag):
             seen = "no row" if row is None else repr({name: row.tag[name] for name in guard.tag if name in row.tag})
             raise Fenced(guard.key, repr(guard.tag), seen)
 
     def _check_fields(self, keys: Sequence[str], partition: str, fields: Mapping[str, Column], overwrite: bool) -> None:
-        part = self._partitions.get(partition)
+        part = self.partitions.get(partition)
         if part is None:
             return
         for name, column in fields.items():
@@ -192,31 +224,38 @@ class ShardTable:
                     if key in part.rows and name in part.rows[key].cells:
                         raise FieldExists(key, name, self.slot)
 
-    def _merge(self, part: Partition, key: str, tag: Tag, changes: Changes) -> Row:
+    def _merge(self, part: Partition, key: str, tag: Tag, changes: Changes, file: int) -> Row:
         """The row of a key, made if missing, with ``tag`` merged into its tag."""
         row = part.rows.get(key)
         if row is None:
             row = part.rows[key] = Row()
-            row.tag = dict(tag)
+            row.tag, row.file = dict(tag), file
+            self._rows += 1
             changes[key] = (None, row.tag)
         elif tag:
+            # What its tag was before lies in an older file; only a whole tag may be said to lie in this one.
             old, row.tag = row.tag, {**row.tag, **tag}
             changes[key] = (old, row.tag)
         return row
 
-    def _write(self, part: Partition, name: str, column: Column, rows: list[Row]) -> None:
-        """Make a segment of a column and let the rows refer to it in place of what they held."""
-        segment = Segment(column)
+    def _write(self, part: Partition, segment: Segment, rows: Sequence[Row]) -> None:
+        """Let the rows refer to a new segment in place of what they held."""
+        name = segment.name
         self._segments += 1
-        self._stored_bytes += column.nbytes
-        self._live_bytes += column.nbytes
-        use = part.fields.setdefault(name, FieldUse(column.layout))
+        self.stored_bytes += segment.nbytes
+        self._live_bytes += segment.nbytes
+        use = part.fields.setdefault(name, FieldUse(segment.column.layout))
         use.cells += len(rows)
+        wasteful: dict[Segment, None] = {}
         for index, row in enumerate(rows):
             replaced = row.cells.get(name)
             row.cells[name] = (segment, index)
             if replaced is not None:
                 self._release(part, name, replaced)
+                if replaced[0].wasteful:
+                    wasteful[replaced[0]] = None
+        for other in wasteful:
+            self._shrink(other)
 
     def _release(self, part: Partition, name: str, cell: Cell) -> None:
         """A row no longer refers to a cell."""
@@ -224,11 +263,23 @@ class ShardTable:
         self._live_bytes -= segment.release(index)
         if not segment.live_rows:
             self._segments -= 1
-            self._stored_bytes -= segment.column.nbytes
+            self.stored_bytes -= segment.nbytes
         use = part.fields[name]
         use.cells -= 1
         if not use.cells:
             del part.fields[name]
+
+    def _shrink(self, segment: Segment) -> None:
+        """Copy the live rows of a segment into a new one, so that the bytes of the dead ones are free."""
+        if not segment.live_rows:
+            return
+        alive = [(index, row) for index, row in enumerate(segment.owners) if row is not None]
+        cells = [(segment, index) for index, _ in alive]
+        column = segment.column.take([index for index, _ in alive])
+        smaller = Segment(segment.name, column, merged_origins(cells), segment.file, [row for _, row in alive])
+        self.stored_bytes -= segment.nbytes - smaller.nbytes
+        for index, (_, row) in enumerate(alive):
+            row.cells[segment.name] = (smaller, index)
 
     def _news(self, part: Partition, changes: Changes) -> list[Watcher]:
         """Tell the changes to every watcher; returns those that have something to take."""
@@ -242,4 +293,4 @@ class ShardTable:
 
     def _drop_if_unused(self, partition: str, part: Partition) -> None:
         if not part.rows and not part.watchers:
-            self._partitions.pop(partition, None)
+            self.partitions.pop(partition, None)

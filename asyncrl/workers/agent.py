@@ -9,6 +9,7 @@ from asyncrl.agents.loop import AgentLoop, SessionContext
 from asyncrl.agents.loops import AGENT_LOOPS
 from asyncrl.errors import Fenced
 from asyncrl.runtime.actor import Actor, endpoint
+from asyncrl.runtime.curve import CONTROLLER
 from asyncrl.runtime.messages import ActorAddress
 from asyncrl.runtime.ref import ActorRef
 from asyncrl.trajectory import PromptGroup, RewardItem, RewardResult, Status, Trajectory
@@ -49,6 +50,7 @@ class AgentWorker(Actor):
     """Runs prompt groups: ``pending`` to ``running``, then rows and terminal status in one guarded put."""
 
     concurrency = 0
+    process_role = "agent"
 
     def __init__(
         self,
@@ -67,7 +69,7 @@ class AgentWorker(Actor):
         self._rewards: list[ActorRef[RewardWorker]] = []
         self._next_reward = 0
 
-    @endpoint
+    @endpoint(roles=(CONTROLLER,))
     async def connect(self, engines: list[ActorAddress], shards: list[ActorAddress], rewards: list[ActorAddress]) -> None:
         """Tell the worker where engines, shards (in slot order) and reward workers are."""
         system = self.context.system
@@ -79,11 +81,11 @@ class AgentWorker(Actor):
             self.context.background(client.send, name=f"requests to engine {number}")
             self.context.background(client.follow, name=f"answers of engine {number}")
 
-    @endpoint
+    @endpoint(roles=(CONTROLLER,))
     async def run_groups(self, groups: list[PromptGroup]) -> None:
         """Run these groups to their ends. Returns when all of them have settled in the queue."""
         if self._lockstep is not None:
-            self._lockstep.enter(sum(group.sessions for group in groups))
+            self._lockstep.enter(sum(len(group.session_names) for group in groups))
         for group in groups:
             self.context.background(self._run_group, group, name=f"group {group.uid}")
 
@@ -91,7 +93,7 @@ class AgentWorker(Actor):
         guard = Guard(group.uid, {"lease": group.lease})
         try:
             await self._queue.kv_put(group.uid, group.partition_id, tag={"status": Status.RUNNING}, guard=guard)
-            loop = CountedLoop(AGENT_LOOPS[group.agent_name], self._lockstep, group.sessions)
+            loop = CountedLoop(AGENT_LOOPS[group.agent_name], self._lockstep, len(group.session_names))
             try:
                 outcome = await run_group(group, loop, self._score, generate=self._router.generate, tokenizer=self.tokenizer)
             finally:
@@ -105,8 +107,19 @@ class AgentWorker(Actor):
         causes = [f"session {failure.session}: {failure.reason}" for failure in outcome.failures]
         marker = {"status": outcome.status, "failures": causes}
         rows = group_rows(group, outcome.rows)
-        ROLLOUT.check_writes(tuple(rows.fields))
-        await self._queue.kv_batch_put(rows.keys, group.partition_id, rows.fields, rows.tags, also_tags={group.uid: marker}, guard=guard)
+        stage = ROLLOUT if group.reward_components else ROLLOUT.without("reward_components")
+        stage.check_writes(tuple(rows.fields))
+        version = max((tag["max_global_steps"] for tag in rows.tags), default=-1)
+        await self._queue.kv_batch_put(
+            rows.keys,
+            group.partition_id,
+            rows.fields,
+            rows.tags,
+            also_tags={group.uid: marker},
+            guard=guard,
+            step=group.step,
+            version=version,
+        )
 
     async def _score(self, items: list[RewardItem]) -> list[RewardResult]:
         worker = self._rewards[self._next_reward % len(self._rewards)]

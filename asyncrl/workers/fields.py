@@ -1,8 +1,9 @@
 """The fields of a row in the queue, and which stage reads and writes which.
 
 This is the one declaration: stages fetch exactly what they declare to read, what they put is checked against what they
-declare to write, and the field table in the documentation is generated from here. Shapes: ``p`` prompt tokens, ``r``
-response tokens of the row.
+declare to write, and the field table in the documentation is generated from here. A stage declares all that it may read and
+write; where an option does not ask for a field, the stage is used ``without`` it. Shapes: ``p`` prompt tokens, ``r`` response
+tokens of the row.
 """
 
 from dataclasses import dataclass
@@ -34,6 +35,13 @@ class Stage:
         if sorted(names) != sorted(self.writes):
             raise TransferError(f"stage {self.name} writes {sorted(names)}, it declared {sorted(self.writes)}")
 
+    def without(self, *names: str) -> "Stage":
+        """The stage as it is where nothing asks for these fields. Raises ValueError for one that it does not declare."""
+        if unknown := [name for name in names if name not in (*self.reads, *self.writes)]:
+            raise ValueError(f"stage {self.name} neither reads nor writes {', '.join(unknown)}")
+        reads, writes = (tuple(name for name in declared if name not in names) for declared in (self.reads, self.writes))
+        return Stage(self.name, self.role, reads, writes)
+
 
 FIELDS: dict[str, Field] = {
     field.name: field
@@ -43,10 +51,13 @@ FIELDS: dict[str, Field] = {
         Field("response_mask", "int64", "[r]", "1 for a token that the policy sampled, 0 for one put in"),
         Field("rollout_log_probs", "float32", "[r]", "log-prob of each sampled token when it was sampled, 0 where the mask is 0"),
         Field("rollout_versions", "int32", "[r]", "policy version that sampled each token, -1 where the mask is 0"),
-        Field("rm_scores", "float32", "[r]", "the reward, at the last token; 0 elsewhere"),
+        Field("rm_scores", "float32", "[r]", "the reward, at the last sampled token; 0 elsewhere"),
         Field("reward_extra_info", "json", "object", "further values that the reward function returned"),
+        Field("reward_components", "float32", "one a key", "the parts of the reward that `algorithm.gdpo_reward_keys` names, in its order"),
         Field("old_log_probs", "float32", "[r]", "log-probs under the weights with which the step began"),
+        Field("sum_pi_squared", "float32", "[r]", "sum over the vocabulary of the squared probability, under the same weights"),
         Field("ref_log_prob", "float32", "[r]", "log-probs under the reference model"),
+        Field("values", "float32", "[r]", "the critic's value of the state before each token"),
         Field("token_level_rewards", "float32", "[r]", "rm_scores minus the KL penalty; only with KL in the reward"),
         Field("advantages", "float32", "[r]", "the advantage at each policy token, 0 where the mask is 0"),
         Field("returns", "float32", "[r]", "what the advantage is measured from; equals advantages for outcome estimators"),
@@ -57,15 +68,34 @@ ROLLOUT = Stage(
     "rollout",
     "agent",
     (),
-    ("prompts", "responses", "response_mask", "rollout_log_probs", "rollout_versions", "rm_scores", "reward_extra_info"),
+    (
+        "prompts",
+        "responses",
+        "response_mask",
+        "rollout_log_probs",
+        "rollout_versions",
+        "rm_scores",
+        "reward_extra_info",
+        "reward_components",
+    ),
 )
-OLD_LOG_PROB = Stage("old_log_prob", "policy", ("prompts", "responses", "response_mask", "rollout_log_probs"), ("old_log_probs",))
+OLD_LOG_PROB = Stage(
+    "old_log_prob", "policy", ("prompts", "responses", "response_mask", "rollout_log_probs"), ("old_log_probs", "sum_pi_squared")
+)
 BYPASS = Stage("bypass", "policy", ("rollout_log_probs",), ("old_log_probs",))
 REF_LOG_PROB = Stage("ref_log_prob", "reference", ("prompts", "responses"), ("ref_log_prob",))
+VALUES = Stage("values", "critic", ("prompts", "responses"), ("values",))
 KL_IN_REWARD = Stage("kl_in_reward", "policy", ("response_mask", "rm_scores", "old_log_probs", "ref_log_prob"), ("token_level_rewards",))
+COMPONENTS = Stage("components", "controller", ("reward_components",), ())
 ADVANTAGES = Stage("advantages", "policy", ("response_mask",), ("advantages", "returns"))
-UPDATE = Stage("update", "policy", ("prompts", "responses", "response_mask", "old_log_probs", "advantages"), ())
-UPDATE_WITH_REFERENCE = Stage("update", "policy", (*UPDATE.reads, "ref_log_prob"), ())
+TOKEN_ADVANTAGES = Stage(
+    "token_advantages",
+    "policy",
+    ("response_mask", "rm_scores", "token_level_rewards", "values", "old_log_probs", "sum_pi_squared"),
+    ("advantages", "returns"),
+)
+UPDATE_CRITIC = Stage("update_critic", "critic", ("prompts", "responses", "response_mask", "values", "returns"), ())
+UPDATE = Stage("update", "policy", ("prompts", "responses", "response_mask", "old_log_probs", "advantages", "ref_log_prob"), ())
 REPORT = Stage("report", "controller", ("reward_extra_info",), ())
 GENERATIONS_SHOWN = Stage("generations", "controller", ("prompts", "responses"), ())
 
@@ -74,9 +104,13 @@ STAGES: tuple[Stage, ...] = (
     OLD_LOG_PROB,
     BYPASS,
     REF_LOG_PROB,
+    VALUES,
     KL_IN_REWARD,
+    COMPONENTS,
     ADVANTAGES,
-    UPDATE_WITH_REFERENCE,
+    TOKEN_ADVANTAGES,
+    UPDATE_CRITIC,
+    UPDATE,
     REPORT,
     GENERATIONS_SHOWN,
 )

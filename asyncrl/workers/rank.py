@@ -6,6 +6,7 @@ import torch
 
 from asyncrl.errors import ActorError
 from asyncrl.runtime.actor import Actor, endpoint
+from asyncrl.runtime.curve import CONTROLLER
 from asyncrl.runtime.messages import ActorAddress
 from asyncrl.tensors.batch import Batch, Field
 from asyncrl.tensors.jagged import Jagged
@@ -31,9 +32,11 @@ class QueueWorker(Actor):
         self.device = device
         self._queue: TransferQueue | None = None
 
-    @endpoint
-    async def connect(self, shards: list[ActorAddress]) -> None:
-        """Tell the worker where the shards are, in slot order."""
+    @endpoint(roles=(CONTROLLER,))
+    async def connect(self, shards: list[ActorAddress], directory: ActorAddress | None) -> None:
+        """Tell the worker where the shards are, in slot order, and who knows where they are after a restart."""
+        if directory is not None and self.context.system.directory is None:
+            await self.context.system.join(directory)
         self._queue = TransferQueue([self.context.system.ref(address, QueueShard) for address in shards])
 
     @property
@@ -52,7 +55,9 @@ class QueueWorker(Actor):
         """Put the declared results of this rank's rows; padding rows never reach the queue."""
         stage.check_writes(tuple(results.fields))
         real = results.take(range(len(rows.keys)))
-        await self.queue.kv_batch_put(rows.keys, rows.partition_id, real.columns(stage.writes))
+        # Step k begins with the weights of version k - 1.
+        columns, version = real.columns(stage.writes), rows.step - 1
+        await self.queue.kv_batch_put(rows.keys, rows.partition_id, columns, step=rows.step, version=version)
 
 
 def with_padding(batch: Batch, count: int, pad_token_id: int) -> Batch:

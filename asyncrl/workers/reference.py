@@ -1,6 +1,7 @@
 """The frozen reference of one rank."""
 
 from asyncrl.runtime.actor import endpoint
+from asyncrl.runtime.curve import CONTROLLER
 from asyncrl.tensors.batch import Batch
 from asyncrl.training.engine import Progress, TrainEngine
 from asyncrl.training.microbatch import MicroBatching
@@ -16,7 +17,7 @@ class ReferenceWorker(QueueWorker):
         super().__init__(device)
         self.engine, self.temperature, self.micro = engine, temperature, micro
 
-    @endpoint(collective=True)
+    @endpoint(collective=True, roles=(CONTROLLER,))
     async def ref_log_prob(self, rows: BatchMeta) -> None:
         """Write ``ref_log_prob``: log-probs of the responses under the reference."""
         batch = await self.fetch(rows, REF_LOG_PROB)

@@ -9,6 +9,7 @@ import msgspec
 from asyncrl.errors import RolloutError
 from asyncrl.rollout.engine import RolloutEngine
 from asyncrl.runtime.actor import Actor, endpoint
+from asyncrl.runtime.curve import CONTROLLER
 from asyncrl.training.device_thread import DeviceRunner
 from asyncrl.trajectory import GenerateOutput, GenerateRequest
 
@@ -64,19 +65,19 @@ class RolloutWorker(Actor):
             self._answered[client].clear()
             yield self._ready.pop(client)
 
-    @endpoint
+    @endpoint(roles=(CONTROLLER,))
     async def abort(self, request_ids: list[str] | None = None) -> int:
         """End these requests (None: all) with the tokens they have; return how many ended."""
         outputs = await self.thread.run(self.engine.abort, request_ids)
         self._deliver(outputs)
         return len(outputs)
 
-    @endpoint
+    @endpoint(roles=(CONTROLLER,))
     async def sleep(self) -> None:
         """Free the engine's caches; its weights stay."""
         await self.thread.run(self.engine.sleep)
 
-    @endpoint
+    @endpoint(roles=(CONTROLLER,))
     async def version(self) -> int:
         """The version of the weights in use."""
         return self.engine.version

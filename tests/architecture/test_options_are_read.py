@@ -20,12 +20,11 @@ from tests.architecture import source
 
 FIXED = {
     "actor_rollout_ref.actor.optim.optimizer_impl": "torch.optim is the only module",
+    "critic.optim.optimizer_impl": "the same",
     "actor_rollout_ref.rollout.name": "embedded is the only engine",
     "actor_rollout_ref.rollout.mode": "sessions are always independent",
     "actor_rollout_ref.rollout.tensor_model_parallel_size": "an engine is one rank",
     "actor_rollout_ref.rollout.checkpoint_engine.backend": "weights are always copied in place",
-    "algorithm.gamma": "grpo has no discount",
-    "algorithm.lam": "grpo has no lambda",
     "algorithm.filter_groups.enable": "only off",
 }
 """Options with one allowed value: the schema refuses any other, so nothing has to read them."""
@@ -33,6 +32,9 @@ FIXED = {
 CHECKED = {
     "actor_rollout_ref.actor.strategy": "fsdp and fsdp2 are two words for FSDP2",
     "actor_rollout_ref.actor.grad_clip": "null or equal to optim.clip_grad, which is read",
+    "critic.strategy": "fsdp and fsdp2 are two words for FSDP2",
+    "critic.grad_clip": "null or equal to critic.optim.clip_grad, which is read",
+    "trainer.max_critic_ckpt_to_keep": "null or equal to max_actor_ckpt_to_keep, which is read",
     "actor_rollout_ref.rollout.val_kwargs.do_sample": "must agree with the temperature, which is read",
 }
 """Options that are only checked against another one, which is the one that counts."""

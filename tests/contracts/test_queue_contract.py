@@ -307,7 +307,7 @@ async def test_shards_in_processes_of_their_own_serve_and_their_death_is_told(tm
         queue = TransferQueue(shards)
         await queue.kv_batch_put(KEYS, "train", {"x": _rows(len(KEYS))}, [{"n": 1} for _ in KEYS])
         assert (await queue.kv_batch_get(KEYS, "train", ["x"]))["x"].to_list() == _rows(len(KEYS)).to_list()
-        assert len({shard.incarnation for shard in await queue.stats()}) == 2
+        assert len({(shard.slot, shard.incarnation) for shard in await queue.stats()}) == 2
         maps = _maps(supervisor.pid_of("shard_0"))
         assert "numpy" in maps
         assert "torch" not in maps

@@ -1,4 +1,4 @@
-"""What every transport promises: the same tests over memory, ipc and tcp."""
+"""What every transport promises: the same tests over memory, ipc and tcp, and in tests/simulation over the simulated network."""
 
 import asyncio
 import contextlib
@@ -9,12 +9,15 @@ import pytest
 
 from asyncrl.errors import ActorDied, CallFailed, CallTimedOut, Fenced, Undeliverable, UnknownRow, WireError
 from asyncrl.runtime import ActorRef, ActorSystem, MemoryNetwork, RealHost, private_folder
+from asyncrl.runtime.curve import Keyring
 from asyncrl.runtime.host import remove_folder
-from asyncrl.runtime.outgoing import CREDIT
 from asyncrl.runtime.ref import STREAM_CREDIT
+from asyncrl.runtime.site import CREDIT
 from tests.unit.runtime.runtime_actors import Block, Counter, Diary, Parcel, Postman, Slow, open_descriptors
 
-KINDS = ("memory", "ipc", "tcp")
+KINDS = ("memory", "ipc", "tcp", "tcp with keys")
+JOB = Keyring.from_job_key(b"k" * 32, "controller")
+KEYS = {"there": JOB, "here": JOB.for_role("worker")}
 
 
 class Pair:
@@ -53,7 +56,8 @@ async def pair(request: pytest.FixtureRequest, runtime_folder: str) -> AsyncIter
         if request.param == "memory":
             return ActorSystem.local(process=name, network=network)
         endpoint = f"ipc://{runtime_folder}/{name}.sock" if request.param == "ipc" else "tcp://127.0.0.1:*"
-        return ActorSystem.bind(name, endpoint, host=RealHost(), attempt="a1", token=b"t" * 32)
+        keys = KEYS[name] if request.param == "tcp with keys" else None
+        return ActorSystem.bind(name, endpoint, host=RealHost(), attempt="a1", token=b"t" * 32, keys=keys)
 
     async with make("there") as there, make("here") as here:
         await there.spawn(Counter, name="counter")

@@ -1,5 +1,6 @@
 """The pages of the documentation, and the blocks, links and names in them."""
 
+import doctest
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ PAGES: list[Path] = [
 ]
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_OUTPUT = re.compile(r"\s*^```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
 
@@ -24,6 +26,8 @@ class Block:
     place: str
     language: str
     text: str
+    output: str | None = None
+    """Of a Python block: what it prints, if a text block says so directly behind it."""
 
     @property
     def file(self) -> str:
@@ -36,9 +40,25 @@ def blocks(page: Path) -> list[Block]:
     """The fenced blocks of a page."""
     text = page.read_text(encoding="utf-8")
     return [
-        Block(page, f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, found.start()) + 1}", found.group(1), found.group(2))
+        Block(
+            page,
+            f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, found.start()) + 1}",
+            found.group(1),
+            found.group(2),
+            _output_behind(text, found.end()) if found.group(1) == "python" else None,
+        )
         for found in _BLOCK.finditer(text)
     ]
+
+
+def _output_behind(text: str, place: int) -> str | None:
+    found = _OUTPUT.match(text, place)
+    return found.group(1) if found else None
+
+
+def shows(expected: str, printed: str) -> bool:
+    """Whether a program printed what its page says; ``...`` there stands for anything."""
+    return doctest.OutputChecker().check_output(expected, printed, doctest.ELLIPSIS)
 
 
 def of_language(language: str) -> list[Block]:

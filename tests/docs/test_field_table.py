@@ -7,18 +7,27 @@ from tests.docs.generated import TABLES, between, differing
 from tests.docs.pages import DOCS
 
 WRITTEN: list[tuple[str, str, str, tuple[str, ...], tuple[str, ...]]] = [
-    ("prompts", "int64", "[p]", ("rollout",), ("old_log_prob", "ref_log_prob", "update", "generations")),
-    ("responses", "int64", "[r]", ("rollout",), ("old_log_prob", "ref_log_prob", "update", "generations")),
-    ("response_mask", "int64", "[r]", ("rollout",), ("old_log_prob", "kl_in_reward", "advantages", "update")),
+    ("prompts", "int64", "[p]", ("rollout",), ("old_log_prob", "ref_log_prob", "values", "update_critic", "update", "generations")),
+    ("responses", "int64", "[r]", ("rollout",), ("old_log_prob", "ref_log_prob", "values", "update_critic", "update", "generations")),
+    (
+        "response_mask",
+        "int64",
+        "[r]",
+        ("rollout",),
+        ("old_log_prob", "kl_in_reward", "advantages", "token_advantages", "update_critic", "update"),
+    ),
     ("rollout_log_probs", "float32", "[r]", ("rollout",), ("old_log_prob", "bypass")),
     ("rollout_versions", "int32", "[r]", ("rollout",), ()),
-    ("rm_scores", "float32", "[r]", ("rollout",), ("kl_in_reward",)),
+    ("rm_scores", "float32", "[r]", ("rollout",), ("kl_in_reward", "token_advantages")),
     ("reward_extra_info", "json", "object", ("rollout",), ("report",)),
-    ("old_log_probs", "float32", "[r]", ("old_log_prob", "bypass"), ("kl_in_reward", "update")),
+    ("reward_components", "float32", "one a key", ("rollout",), ("components",)),
+    ("old_log_probs", "float32", "[r]", ("old_log_prob", "bypass"), ("kl_in_reward", "token_advantages", "update")),
+    ("sum_pi_squared", "float32", "[r]", ("old_log_prob",), ("token_advantages",)),
     ("ref_log_prob", "float32", "[r]", ("ref_log_prob",), ("kl_in_reward", "update")),
-    ("token_level_rewards", "float32", "[r]", ("kl_in_reward",), ()),
-    ("advantages", "float32", "[r]", ("advantages",), ("update",)),
-    ("returns", "float32", "[r]", ("advantages",), ()),
+    ("values", "float32", "[r]", ("values",), ("token_advantages", "update_critic")),
+    ("token_level_rewards", "float32", "[r]", ("kl_in_reward",), ("token_advantages",)),
+    ("advantages", "float32", "[r]", ("advantages", "token_advantages"), ("update",)),
+    ("returns", "float32", "[r]", ("advantages", "token_advantages"), ("update_critic",)),
 ]
 """Name, dtype, shape of a row, writers, readers: written by hand, so that a changed declaration must be meant."""
 

@@ -3,7 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
-from asyncrl.algorithms.balance import balance_groups, balance_metrics, batch_multiple, karmarkar_karp, row_workload
+from asyncrl.algorithms.balance import (
+    balance_groups,
+    balance_metrics,
+    batch_multiple,
+    karmarkar_karp,
+    micro_batches,
+    places,
+    row_workload,
+)
+from tests.goldens.advantages import check_names
 from tests.goldens.case import Adapter, Case
 
 
@@ -31,6 +40,27 @@ def check_partitions(case: Case, answer: Any) -> None:
         assert max(sums) / (sum(sums) / len(sums)) <= case.outputs["max_over_mean"] + 1e-12
 
 
+def cut_by_tokens(case: Case) -> dict[str, Any]:
+    """Every row once, none over the budget, and the least count that was recorded or fewer."""
+    names = {"min_num_micro_batch": "minimum", "num_batches_divided_by": "multiple", "force_group_size": "group_size"}
+    options = {ours: case.params[theirs] for theirs, ours in names.items() if case.params.get(theirs) is not None}
+    parts = micro_batches(case.inputs["seqlens"], case.params["max_token_len"], **options)
+    return {"partitions": parts, "reverse_index": places(parts)}
+
+
+def check_micro_batches(case: Case, answer: Any) -> None:
+    parts, lengths, params = answer["partitions"], case.inputs["seqlens"], case.params
+    flat = [index for part in parts for index in part]
+    assert sorted(flat) == list(range(len(lengths)))
+    assert [flat[place] for place in answer["reverse_index"]] == list(range(len(lengths)))
+    assert all(sum(lengths[index] for index in part) <= params["max_token_len"] for part in parts)
+    assert len(parts) % params.get("num_batches_divided_by", 1) == 0
+    assert params.get("min_num_micro_batch", 1) <= len(parts) <= case.outputs["num_micro_batches"]
+    size = params.get("force_group_size", 1)
+    homes = {index: number for number, part in enumerate(parts) for index in part}
+    assert all(homes[index] == homes[index - index % size] for index in homes), "a group is split"
+
+
 def workload(case: Case) -> dict[str, Any]:
     return {"workload": [row_workload(length) for length in case.inputs["seqlens"]]}
 
@@ -49,6 +79,7 @@ def multiple(case: Case) -> dict[str, Any]:
 BALANCING: dict[str, Adapter] = {
     "balanced_partitions": partitions,
     "group_balanced_partitions": group_partitions,
+    "micro_batches": cut_by_tokens,
     "workload": workload,
     "seqlen_unbalance_metrics": unbalance,
     "batch_multiple": multiple,
@@ -56,4 +87,6 @@ BALANCING: dict[str, Adapter] = {
 CHECKS: dict[str, Callable[[Case, Any], None]] = {
     "balanced_partitions": check_partitions,
     "group_balanced_partitions": check_partitions,
+    "micro_batches": check_micro_batches,
+    "advantage.registry": check_names,
 }

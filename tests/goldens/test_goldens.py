@@ -4,12 +4,11 @@ from collections import Counter
 
 import pytest
 
-from tests.goldens.adapters import ADAPTERS, adapter
-from tests.goldens.balancing import BALANCING, CHECKS
-from tests.goldens.case import FILES, Case, NotCovered, compare, read
+from tests.goldens.adapters import adapter
+from tests.goldens.balancing import CHECKS
+from tests.goldens.case import FILES, Case, NotCovered, compare, nan_under_the_mask, read, unanswered
 from tests.goldens.tally import TALLY
 
-ADAPTERS.update(BALANCING)
 CASES = [case for file in FILES for case in read(file)]
 
 
@@ -31,6 +30,11 @@ def run(case: Case) -> str:
         return "compared"
     compared = compare(case, answer)
     assert compared or case.cautioned, f"{case.name}: nothing was compared"
+    missing = unanswered(case, answer)
+    if nan_under_the_mask(case):
+        return "compared, but for NaN under the mask: 0 here"
+    if missing:
+        return f"compared, but for {', '.join(missing)}: not a number here, nothing backs it"
     return f"compared, but for {', '.join(case.cautioned)}: {case.why}" if case.cautioned else "compared"
 
 

@@ -15,11 +15,11 @@ from asyncrl.data.prompts import PromptRow
 from asyncrl.launch import __main__ as launch
 from asyncrl.launch.controller import build_trainer, open_trackers
 from asyncrl.launch.session import Session, say
-from asyncrl.metrics import Metrics
 from asyncrl.observe.console import ConsoleTracker
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.feeder import Feeder
-from asyncrl.trainer.stages import Stages
+from asyncrl.trainer.learned import Learned
+from asyncrl.trainer.stages import ScheduleMoves, Stages
 from asyncrl.trainer.trainer import Trainer
 from asyncrl.workers.meta import BatchMeta
 
@@ -64,12 +64,12 @@ class MortalStages(Stages):
 
     fate: Fate
 
-    async def update(self, shares: Sequence[BatchMeta]) -> tuple[list[Metrics], int]:
+    async def update(self, shares: Sequence[BatchMeta]) -> Learned:
         if self.fate.meets("learning"):
             asyncio.get_running_loop().call_later(0.02, die)
         return await Stages.update(self, shares)
 
-    async def save(self, folder: str) -> int:
+    async def save(self, folder: str) -> ScheduleMoves:
         moves = await Stages.save(self, folder)
         if self.fate.meets("saving"):
             die()
@@ -92,7 +92,8 @@ async def train(fate: Fate, session: Session) -> None:
     trackers = open_trackers(session.loaded.config, session.folder, console, session.tokenizer, say)
     trainer = fate.trainer = build_trainer(session, trackers, say)
     parts, shipped = trainer.parts, trainer.parts.stages
-    stages = MortalStages(shipped.policy, shipped.reference, shipped.rollout, shipped.algorithm, shipped.kl, fate)
+    roles = {field.name: getattr(shipped, field.name) for field in dataclasses.fields(shipped)}
+    stages = MortalStages(**roles, fate=fate)
     feeder = MortalFeeder(parts.queue, parts.feeder.agents, parts.feeder.settings).doom(fate)
     checkpoints = Checkpoints(parts.checkpoints.folder, stages, parts.prompts, parts.ledger)
     trainer.parts = dataclasses.replace(parts, stages=stages, feeder=feeder, checkpoints=checkpoints)

@@ -3,8 +3,8 @@
     torchrun … -m tests.processes.scenario SPEC.json config=quickstart key=value …
 
 The spec names a folder for the results and the steps. A step is null (the real agents sample) or a list of scripted
-groups, each a list of sessions, each a list of outputs {prompt_ids, response_ids, response_mask, score}; an empty session
-has failed.
+groups, each a list of sessions, each a list of outputs {prompt_ids, response_ids, response_mask, score}, if need be with ``extra``
+(what the reward function returned besides) or ``greedy`` (of the session whose score is a baseline); an empty session has failed.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.agents.columns import group_rows
-from asyncrl.agents.group import ScoredTrajectory
+from asyncrl.agents.group import ScoredTrajectory, components
 from asyncrl.data.prompts import PromptRow
 from asyncrl.launch import __main__ as launch
 from asyncrl.launch.controller import build_trainer, training_groups
@@ -28,12 +28,12 @@ from asyncrl.trainer.batch import KVBatchMeta
 from asyncrl.trainer.feeder import Feeder, GroupSettings
 from asyncrl.trainer.report import Number, Sample
 from asyncrl.trainer.stages import Stages
-from asyncrl.trajectory import GenerateRequest, SamplingParams, Status, Trajectory, TrajectoryKey
+from asyncrl.trajectory import GREEDY_SESSION, GenerateRequest, PromptGroup, SamplingParams, Status, Trajectory, TrajectoryKey
 from asyncrl.transfer_queue.client import TransferQueue
-from asyncrl.workers.fields import ADVANTAGES, KL_IN_REWARD, OLD_LOG_PROB, REF_LOG_PROB, ROLLOUT
+from asyncrl.workers.fields import ADVANTAGES, KL_IN_REWARD, REF_LOG_PROB, ROLLOUT, VALUES
 from asyncrl.workers.meta import BatchMeta
-from asyncrl.workers.policy import PolicyWorker
 from asyncrl.workers.rollout import RolloutWorker
+from asyncrl.workers.trained import TrainedWorker
 
 PROBE = [3, 10, 4, 11]
 """The prompt "3+4=" in the quickstart's tokens, for asking engines what they hold."""
@@ -50,9 +50,7 @@ class ScriptedFeeder(Feeder):
         for (uid, row), sessions in zip(prompts, self._groups, strict=True):
             group = self._shared.group(uid, row, step, 1)
             rows = [
-                ScoredTrajectory(
-                    key=TrajectoryKey(uid, str(session), index), trajectory=_trajectory(output, step), score=output["score"], extra={}
-                )
+                _scored(group, TrajectoryKey(uid, GREEDY_SESSION if output.get("greedy") else str(session), index), output)
                 for session, outputs in enumerate(sessions)
                 for index, output in enumerate(outputs)
             ]
@@ -60,6 +58,12 @@ class ScriptedFeeder(Feeder):
             marker = {"is_prompt": True, "status": Status.FAILURE if failed else Status.FINISHED, "failures": failed}
             put = group_rows(group, rows)
             await self._scripted_queue.kv_batch_put(put.keys, "train", put.fields, put.tags, also_tags={uid: marker})
+
+
+def _scored(group: PromptGroup, key: TrajectoryKey, output: dict[str, Any]) -> ScoredTrajectory:
+    extra = output.get("extra", {})
+    parts = components(group, key, extra)
+    return ScoredTrajectory(key=key, trajectory=_trajectory(output, group.step), score=output["score"], extra=extra, components=parts)
 
 
 def _trajectory(output: dict[str, Any], step: int) -> Trajectory:
@@ -100,12 +104,14 @@ class RecordingStages(Stages):
 
     @classmethod
     def over(cls, stages: Stages, session: Session, record: dict[str, Any]) -> "RecordingStages":
-        return cls(stages.policy, stages.reference, stages.rollout, stages.algorithm, stages.kl, session, record)
+        shipped = {field.name: getattr(stages, field.name) for field in dataclasses.fields(stages)}
+        return cls(**shipped, session=session, record=record)
 
     async def old_log_prob(self, shares: Sequence[BatchMeta]) -> Metrics:
-        await self._keep("rollout", shares, ROLLOUT.writes)
+        asked = ROLLOUT if self.algorithm.components else ROLLOUT.without("reward_components")
+        await self._keep("rollout", shares, asked.writes)
         metrics = await Stages.old_log_prob(self, shares)
-        await self._keep("old_log_prob", shares, OLD_LOG_PROB.writes)
+        await self._keep("old_log_prob", shares, self.estimation.old_log_prob_stage.writes)
         self.record["shares"] = [[[mini.keys, mini.padding] for mini in share.mini_batches] for share in shares]
         return metrics
 
@@ -113,11 +119,16 @@ class RecordingStages(Stages):
         await Stages.ref_log_prob(self, shares)
         await self._keep("ref_log_prob", shares, REF_LOG_PROB.writes)
 
+    async def values(self, shares: Sequence[BatchMeta]) -> None:
+        await Stages.values(self, shares)
+        await self._keep("values", shares, VALUES.writes)
+
     async def advantages(self, batch: KVBatchMeta, shares: Sequence[BatchMeta]) -> tuple[list[float], Metrics]:
         answer = await Stages.advantages(self, batch, shares)
         kl = KL_IN_REWARD.writes if self.algorithm.use_kl_in_reward else ()
         await self._keep("advantages", shares, (*kl, *ADVANTAGES.writes))
         self.record["tags"] = dict(zip(batch.keys, batch.tags, strict=True))
+        self.record["baselines"] = dict(zip(batch.uids, batch.baselines, strict=True))
         return answer
 
     async def publish(self, version: int) -> str:
@@ -135,7 +146,7 @@ class RecordingStages(Stages):
 
 
 async def run_scenario(spec: dict[str, Any], session: Session) -> None:
-    """Run the steps of the spec; write ``step_K.json`` and ``weights_K.safetensors`` for each."""
+    """Run the steps of the spec; write ``step_K.json``, ``weights_K.safetensors`` and ``critic_K.safetensors`` for each."""
     folder = Path(spec["out"])
     record: dict[str, Any] = {}
     trainer = build_trainer(session, _Quiet(), print)
@@ -143,6 +154,7 @@ async def run_scenario(spec: dict[str, Any], session: Session) -> None:
     stages = RecordingStages.over(shipped.stages, session, record)
     async with running(shipped.replay.run):
         trainer.digest = await stages.publish(0)
+        await export(session, folder, 0)
         for groups in spec["steps"]:
             feeder = (
                 shipped.feeder if groups is None else ScriptedFeeder(session.cluster.queue, training_groups(session.loaded.config), groups)
@@ -152,9 +164,16 @@ async def run_scenario(spec: dict[str, Any], session: Session) -> None:
             left = await session.cluster.queue.stats()
             record |= {"numbers": report.numbers, "rows_left": [shard.partitions for shard in left]}
             (folder / f"step_{trainer.step}.json").write_text(json.dumps(record))
-            file = str(folder / f"weights_{trainer.step}.safetensors")
-            writers = [(file, rank == 0) for rank in range(len(session.cluster.policy))]
-            await session.cluster.policy.call_each(PolicyWorker.export, writers)
+            await export(session, folder, trainer.step)
+
+
+async def export(session: Session, folder: Path, step: int) -> None:
+    """The whole weights after ``step``."""
+    roles = {"weights": session.cluster.policy, "critic": session.cluster.critic}
+    for name, group in roles.items():
+        if group is not None:
+            file = str(folder / f"{name}_{step}.safetensors")
+            await group.call_each(TrainedWorker.export, [(file, rank == 0) for rank in range(len(group))])
 
 
 class _Quiet:

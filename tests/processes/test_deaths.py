@@ -32,6 +32,18 @@ def test_a_killed_process_ends_the_job_and_is_named(victim: str, tmp_path: Path)
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(180)
+def test_a_shard_that_keeps_a_journal_is_started_again_and_the_run_goes_on(tmp_path: Path) -> None:
+    with live_run(tmp_path, "trainer.total_training_steps=6", "transfer_queue.journal=interval", "trainer.save_freq=-1") as run:
+        run.wait_for_step()
+        os.kill(run.pid_of("shard-0"), signal.SIGKILL)
+        run.seconds_to_end(120.0)
+        assert run.process.returncode == 0
+        assert "it is started again" in run.output()
+        run.check_nothing_left()
+
+
+@pytest.mark.faults
 @pytest.mark.timeout(120)
 def test_a_rank_killed_while_the_other_is_blocked_on_its_device_thread_is_named(tmp_path: Path) -> None:
     command = torchrun(2, "tests.processes.failing_rank", "blocked")

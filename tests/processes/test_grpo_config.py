@@ -14,8 +14,8 @@ from tests.processes.launching import ROOT, run_train
 TEMPLATE = '{% for message in messages %}{{ message["content"] }}{% endfor %}{% if add_generation_prompt %}={% endif %}'
 
 
-@pytest.mark.timeout(150)
-def test_three_steps_from_a_parquet_file_of_chat_prompts(tmp_path: Path) -> None:
+def write_prompts(folder: Path) -> Path:
+    """Twelve chat prompts with their answers."""
     rows = [
         {
             "prompt": [{"role": "user", "content": f"{a}+{b}"}],
@@ -26,10 +26,15 @@ def test_three_steps_from_a_parquet_file_of_chat_prompts(tmp_path: Path) -> None
         for a in range(3)
         for b in range(4)
     ]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "prompts.parquet")
+    pq.write_table(pa.Table.from_pylist(rows), folder / "prompts.parquet")
+    return folder / "prompts.parquet"
+
+
+@pytest.mark.timeout(150)
+def test_three_steps_from_a_parquet_file_of_chat_prompts(tmp_path: Path) -> None:
     run_train(
         "config=grpo",
-        f"data.train_files={tmp_path / 'prompts.parquet'}",
+        f"data.train_files={write_prompts(tmp_path)}",
         "data.train_batch_size=4",
         "data.max_prompt_length=8",
         "data.max_response_length=4",

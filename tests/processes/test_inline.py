@@ -145,7 +145,7 @@ STAGES: dict[str, tuple[Any, str]] = {
     "queue": (QueueShard, "_wake"),
     "old_log_prob": (PolicyWorker, "_old_log_prob"),
     "reference": (ReferenceWorker, "_evaluate"),
-    "advantages": (policy, "_spread"),
+    "advantages": (policy, "spread"),
     "objective": (policy, "policy_objective"),
     "sync": (InPlaceSync, "publish"),
 }

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from asyncrl.quickstart.assets import ADD1
+from tests.dense_critic import DenseCritic
 from tests.dense_reference import dense_step, response_tokens
 from tests.processes.launching import run_scenario
 from tests.processes.scenario import PROBE
@@ -52,28 +53,58 @@ def rows_of(record: dict[str, Any]) -> list[dict[str, Any]]:
     for key, tag in record["tags"].items():
         fields = record["rollout"][key]
         names = {"prompt_ids": "prompts", "response_ids": "responses", "response_mask": "response_mask"}
-        rows.append(
-            {name: fields[field] for name, field in names.items()} | {name: tag[name] for name in ("score", "uid", "session", "index")}
-        )
+        row = {name: fields[field] for name, field in names.items()} | {name: tag[name] for name in ("score", "uid", "session", "index")}
+        rows.append(row | {"baseline": record["baselines"][tag["uid"]], "components": fields["reward_extra_info"]})
     return rows
 
 
-def check_step(record: dict[str, Any], weights: Path, trained: Any, reference: Any, **changes: Any) -> dict[str, Any]:
-    """Hold one recorded step against the dense step; ``trained`` moves on with it."""
-    rows, keys = rows_of(record), list(record["tags"])
+def check_fields(record: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Hold what the stages left in the queue against what the dense step made; a field that no stage wrote is passed over."""
+    stages = {
+        "old_log_prob": {"old_log_probs": "old_log_probs", "sum_pi_squared": "sum_pi_squared"},
+        "ref_log_prob": {"ref_log_prob": "ref_log_probs"},
+        "values": {"values": "values"},
+        "advantages": {"advantages": "advantages", "returns": "returns"},
+    }
+    for number, key in enumerate(record["tags"]):
+        mask = record["rollout"][key]["response_mask"]
+        for stage, names in stages.items():
+            for field, name in names.items():
+                if field in record.get(stage, {}).get(key, {}):
+                    found, wanted = record[stage][key][field], expected[name][number]
+                    # What is estimated holds nothing under the mask; what a model says of a tool's token is not compared.
+                    shown = [[value * one for value, one in zip(values, mask, strict=True)] for values in (found, wanted)]
+                    assert shown[0] == pytest.approx(shown[1], abs=1e-5), (key, field)
+
+
+def check_step(
+    record: dict[str, Any], weights: Path, trained: Any, reference: Any, critic: DenseCritic | None = None, **changes: Any
+) -> dict[str, Any]:
+    """Hold one recorded step against the dense step; ``trained`` and ``critic`` move on with it."""
+    rows = rows_of(record)
     settings = SETTINGS | {"mini_batches": [list(range(len(rows)))]} | changes
-    expected = dense_step(trained, reference, rows, settings)
-    for number, key in enumerate(keys):
-        assert record["old_log_prob"][key]["old_log_probs"] == pytest.approx(expected["old_log_probs"][number], abs=1e-5)
-        assert record["ref_log_prob"][key]["ref_log_prob"] == pytest.approx(expected["ref_log_probs"][number], abs=1e-5)
-        assert record["advantages"][key]["advantages"] == pytest.approx(expected["advantages"][number], abs=1e-5)
+    expected = dense_step(trained, reference, rows, settings, critic=critic)
+    check_fields(record, expected)
+    for key in record["tags"]:
+        advantages, mask = record["advantages"][key]["advantages"], record["rollout"][key]["response_mask"]
+        assert not any(advantage for advantage, one in zip(advantages, mask, strict=True) if not one)
     for name in ("pg_loss", "kl_loss", "entropy", "loss", "ppo_kl", "pg_clipfrac", "pg_clipfrac_lower", "grad_norm"):
-        found, wanted = record["numbers"][f"actor/by_update/{name}"], [update[name] for update in expected["updates"]]
-        assert found == pytest.approx(wanted, rel=1e-5, abs=1e-5), name
-    held = load_file(weights)
-    for name, tensor in trained.named_parameters():
-        torch.testing.assert_close(held[name], tensor.detach(), rtol=0, atol=1e-5, msg=name)
+        found, wanted = record["numbers"].get(f"actor/by_update/{name}"), [update[name] for update in expected["updates"]]
+        if found is not None or name != "kl_loss":
+            assert found == pytest.approx(wanted, rel=1e-5, abs=1e-5), name
+    for name in ("vf_loss", "vpred_mean", "vf_clipfrac", "grad_norm") if critic is not None else ():
+        wanted = [update[name] for update in expected["critic_updates"]]
+        assert record["numbers"][f"critic/by_update/{name}"] == pytest.approx(wanted, rel=1e-5, abs=1e-5), name
+    check_weights(weights, trained)
+    if critic is not None:
+        check_weights(weights.with_name(weights.name.replace("weights", "critic")), critic)
     return expected
+
+
+def check_weights(file: Path, model: Any) -> None:
+    held = load_file(file)
+    for name, tensor in model.named_parameters():
+        torch.testing.assert_close(held[name], tensor.detach(), rtol=0, atol=1e-5, msg=name)
 
 
 @pytest.fixture(scope="module")

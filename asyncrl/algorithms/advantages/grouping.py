@@ -21,6 +21,11 @@ class Grouping:
         _, index, counts = torch.unique(groups, return_inverse=True, return_counts=True)
         return cls(index, counts)
 
+    @property
+    def alone(self) -> Tensor:
+        """[G] bool: groups of one row."""
+        return self.counts == 1
+
     def total(self, values: Tensor) -> Tensor:
         """Sum of each group: [N] -> [G]."""
         return torch.zeros(len(self.counts), dtype=values.dtype, device=values.device).index_add_(0, self.index, values)
@@ -28,6 +33,25 @@ class Grouping:
     def mean(self, values: Tensor) -> Tensor:
         """Mean of each group: [N] -> [G]."""
         return self.total(values) / self.counts
+
+    def centred(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
+        """``value - mean`` within the group: [N] -> [N] float64. With ``weights`` [N] the mean is a weighted one.
+
+        A group of one has the mean 0 and keeps its value. A group without spread gets exactly 0. Computed in float64,
+        where equal float32 values have an exact mean.
+        """
+        wide = values.double()
+        mean = self.mean(wide)
+        if weights is not None:
+            total = self.total(weights.double())
+            mean = torch.where(total > 0, self.total(wide * weights) / total.clamp(min=1), mean)
+        centred = wide - torch.where(self.alone, 0.0, mean)[self.index]
+        return torch.where((self.zero_spread(values) & ~self.alone)[self.index], 0.0, centred)
+
+    def deviation(self, values: Tensor) -> Tensor:
+        """Sample deviation (n - 1) of each group: [N] -> [G] float64; 1 for a group of one."""
+        variance = self.total(self.centred(values).square()) / (self.counts - 1).clamp(min=1)
+        return torch.where(self.alone, 1.0, variance.sqrt())
 
     def largest(self, values: Tensor) -> Tensor:
         """Maximum of each group: [N] -> [G]."""

@@ -1,13 +1,29 @@
 """``algorithm.*``: advantages, and the KL term in the reward."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
-from asyncrl.config.schema.section import Section
-from asyncrl.config.schema.types import Count, KlEstimator, NonNegative, Positive
+from asyncrl.config.schema.section import Section, refuse
+from asyncrl.config.schema.types import Count, Fraction, KlEstimator, Name, NonNegative, Positive
 
-One = Annotated[float, msgspec.Meta(ge=1.0, le=1.0)]
+AdvEstimator = Literal[
+    "gae",
+    "grpo",
+    "grpo_vectorized",
+    "grpo_passk",
+    "gdpo",
+    "rloo",
+    "rloo_vectorized",
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+    "remax",
+    "opo",
+    "gpg",
+    "optimal_token_baseline",
+    "tir_optimal_token_baseline",
+]
+"""The advantage estimators."""
 
 
 class KlControl(Section, frozen=True, kw_only=True):
@@ -37,13 +53,28 @@ class RolloutCorrection(Section, frozen=True, kw_only=True):
     """Take the engine's log-probs as ``old_log_probs`` and save the pass that computes them."""
 
 
+class CustomAdvEstimator(Section, frozen=True, kw_only=True):
+    """An advantage estimator of the user, in place of ``adv_estimator``."""
+
+    path: Name | None = None
+    """Python file that holds it, or ``pkg://PACKAGE/FILE``; null = ``algorithm.adv_estimator``."""
+    name: Name = "estimate"
+    """Its name in that file: a function ``(OutcomeRows, AdvantageOptions)``, an ``OutcomeEstimator`` or a ``TokenEstimator``."""
+
+
 class Algorithm(Section, frozen=True, kw_only=True):
     """From rewards to advantages."""
 
-    adv_estimator: Literal["grpo"] = "grpo"
-    """The advantage estimator."""
+    adv_estimator: AdvEstimator = "gae"
+    """The advantage estimator; ``docs/algorithms.md`` has the formula of each."""
+    custom_adv_estimator: CustomAdvEstimator = msgspec.field(default_factory=CustomAdvEstimator)
+    """An estimator of your own. asyncrl's own."""
     norm_adv_by_std_in_grpo: bool = True
-    """Divide by the group's standard deviation; off = Dr.GRPO."""
+    """Divide by the group's standard deviation (grpo, grpo_passk, gdpo); off = Dr.GRPO."""
+    gdpo_reward_keys: tuple[Name, ...] | None = None
+    """The parts of the reward that gdpo standardises one by one: names in what the reward function returns; null = its score alone."""
+    gdpo_reward_weights: tuple[float, ...] | None = None
+    """Their weights, in the same order; null = 1 each."""
     use_kl_in_reward: bool = False
     """Subtract the KL to the reference model from the token rewards."""
     kl_penalty: KlEstimator = "kl"
@@ -52,9 +83,30 @@ class Algorithm(Section, frozen=True, kw_only=True):
     """Weight of that term."""
     rollout_correction: RolloutCorrection = msgspec.field(default_factory=RolloutCorrection)
     """Engine against trainer."""
-    gamma: One = 1.0
-    """Discount; grpo has none."""
-    lam: One = 1.0
-    """GAE's lambda; grpo has none."""
+    gamma: Fraction = 1.0
+    """Discount per sampled token (gae, reinforce_plus_plus)."""
+    lam: Fraction = 1.0
+    """GAE's lambda."""
     filter_groups: FilterGroups = msgspec.field(default_factory=FilterGroups)
     """Dynamic sampling."""
+
+    def __post_init__(self) -> None:
+        keys, weights = self.gdpo_reward_keys, self.gdpo_reward_weights
+        if keys is not None and (not keys or len(keys) != len(dict.fromkeys(keys))):
+            raise refuse("gdpo_reward_keys", list(keys), "allowed: null, or names that differ")
+        if weights is not None and len(weights) != len(keys or ()):
+            raise refuse(
+                "gdpo_reward_weights", list(weights), f"allowed: null, or one number for each of the {len(keys or ())} gdpo_reward_keys"
+            )
+
+    @property
+    def estimator(self) -> str:
+        """The name of the estimator in use; that of the user's has the path of its file before it."""
+        custom = self.custom_adv_estimator
+        return self.adv_estimator if custom.path is None else f"{custom.path}:{custom.name}"
+
+    @property
+    def components(self) -> tuple[tuple[str, float], ...]:
+        """Names and weights of the parts of the reward."""
+        keys = self.gdpo_reward_keys or ()
+        return tuple(zip(keys, self.gdpo_reward_weights or (1.0,) * len(keys), strict=True))

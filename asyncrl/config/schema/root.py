@@ -4,8 +4,10 @@ from typing import Literal
 
 import msgspec
 
+from asyncrl.config.estimators import VALUING
 from asyncrl.config.schema.actor import Actor
 from asyncrl.config.schema.algorithm import Algorithm
+from asyncrl.config.schema.critic import Critic
 from asyncrl.config.schema.data import Data
 from asyncrl.config.schema.model import Model
 from asyncrl.config.schema.reference import Reference
@@ -37,6 +39,8 @@ class Config(Section, frozen=True, kw_only=True):
     """Prompts."""
     actor_rollout_ref: ActorRolloutRef = msgspec.field(default_factory=ActorRolloutRef)
     """The policy."""
+    critic: Critic = msgspec.field(default_factory=Critic)
+    """The critic."""
     algorithm: Algorithm = msgspec.field(default_factory=Algorithm)
     """Advantages."""
     reward: Reward = msgspec.field(default_factory=Reward)
@@ -54,3 +58,9 @@ class Config(Section, frozen=True, kw_only=True):
     def need_reference(self) -> bool:
         """Whether a KL term needs the reference model."""
         return self.algorithm.use_kl_in_reward or self.actor_rollout_ref.actor.use_kl_loss
+
+    @property
+    def need_critic(self) -> bool:
+        """Whether there is a critic."""
+        enable = self.critic.enable
+        return self.algorithm.estimator in VALUING if enable is None else enable

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from asyncrl.config.schema.section import Section
-from asyncrl.config.schema.types import Count, Name, Seed
+from asyncrl.config.schema.types import Count, Name, NonNegativeInt, Seed
 
 
 class TrainerV1(Section, frozen=True, kw_only=True):
@@ -40,6 +40,10 @@ class Trainer(Section, frozen=True, kw_only=True):
     """Save a checkpoint every so many steps; not above 0 = never."""
     max_actor_ckpt_to_keep: Count | None = None
     """Complete checkpoints that stay in the run folder, counted on disk; null = all."""
+    max_critic_ckpt_to_keep: Count | None = None
+    """null, or the same value: one checkpoint holds policy and critic."""
+    critic_warmup: NonNegativeInt = 0
+    """The first step that updates the policy; before it the critic alone learns. 0 and 1 = from the first step on."""
     test_freq: int = -1
     """Validate every so many steps and after the last; not above 0 = never."""
     val_before_train: bool = True

@@ -1,9 +1,11 @@
 """``transfer_queue.*``: the service that carries trajectories."""
 
+from typing import Literal
+
 import msgspec
 
 from asyncrl.config.schema.section import Section
-from asyncrl.config.schema.types import Count
+from asyncrl.config.schema.types import Count, Name, NonNegative
 
 
 class SimpleStorage(Section, frozen=True, kw_only=True):
@@ -25,6 +27,12 @@ class TransferQueueConfig(Section, frozen=True, kw_only=True):
 
     backend: Backend = msgspec.field(default_factory=Backend)
     """Its storage."""
+    budget_gb: NonNegative = 4.0
+    """Memory of each shard for rows, in 10^9 bytes; new rows wait while it is full. 0 = no bound."""
+    journal: Literal["off", "interval", "always"] = "off"
+    """What shards keep on disk, to survive their own death: nothing, all with a sync each second, all with a sync before each answer."""
+    journal_folder: Name | None = None
+    """Where the journal lies; null = in the run folder. A disk of the node is faster than a shared one, but no other node has it."""
 
     @property
     def shards(self) -> int:

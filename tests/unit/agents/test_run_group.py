@@ -312,6 +312,7 @@ async def test_the_columns_and_tags_of_a_group(tokenizer: ChatTokenizer) -> None
         "prompt_len": 2,
         "response_len": 3,
         "seq_len": 5,
+        "trainable_len": 2,
         "global_steps": 5,
         "min_global_steps": 3,
         "max_global_steps": 4,
@@ -340,10 +341,12 @@ def test_a_group_without_rows_has_no_keys() -> None:
     assert {column.rows for column in rows.fields.values()} == {0}
 
 
-def test_the_score_stands_at_the_last_token() -> None:
-    assert token_scores(0.5, 3) == [0.0, 0.0, 0.5]
-    assert token_scores(0.5, 1) == [0.5]
-    assert token_scores(0.5, 0) == []
+def test_the_score_stands_at_the_last_sampled_token() -> None:
+    assert token_scores(0.5, [1, 0, 1]) == [0.0, 0.0, 0.5]
+    assert token_scores(0.5, [1, 1, 0]) == [0.0, 0.5, 0.0]
+    assert token_scores(0.5, [1]) == [0.5]
+    assert token_scores(0.5, [0, 0]) == [0.0, 0.5]
+    assert token_scores(0.5, []) == []
 
 
 def test_the_single_turn_loop_is_found_by_verls_name() -> None:

@@ -12,7 +12,9 @@ from asyncrl.algorithms.balance import (
     batch_multiple,
     group_rows,
     karmarkar_karp,
+    micro_batches,
     mini_batches,
+    places,
     row_workload,
 )
 
@@ -73,6 +75,45 @@ def test_a_permutation_depends_on_its_two_seeds_alone() -> None:
     assert len({str(order) for order in orders.values()}) == 3
     assert mini_batches(32, 16, permutation=(1, 0)) == orders[1, 0]
     assert mini_batches(5, 5, permutation=(1, 0)) == [[1, 3, 4, 0, 2]], "the permutation must not change between versions of Python"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 16), max_size=14), st.integers(16, 40), st.integers(1, 4), st.integers(1, 3))
+def test_micro_batches_hold_every_row_once_within_the_budget(lengths: list[int], budget: int, minimum: int, multiple: int) -> None:
+    least = -(-max(minimum, -(-sum(lengths) // budget)) // multiple) * multiple
+    try:
+        parts = micro_batches(lengths, budget, minimum=minimum, multiple=multiple)
+    except ValueError:
+        assert len(lengths) < least or len(lengths) % multiple
+        return
+    flat = list(itertools.chain(*parts))
+    assert sorted(flat) == list(range(len(lengths)))
+    assert [flat[place] for place in places(parts)] == list(range(len(lengths)))
+    assert all(part == sorted(part) and sum(lengths[row] for row in part) <= budget for part in parts)
+    assert len(parts) % multiple == 0
+    assert not lengths or len(parts) >= least
+
+
+def test_two_ranks_agree_on_the_larger_count() -> None:
+    """A budget of 16: three rows of 16 need three micro-batches, and two of 4 take as many only if there are as many rows."""
+    need = [len(micro_batches(lengths, 16)) for lengths in ([16, 16, 16], [4, 4, 4])]
+    assert need == [3, 1]
+    assert [len(micro_batches(lengths, 16, minimum=max(need))) for lengths in ([16, 16, 16], [4, 4, 4])] == [3, 3]
+    with pytest.raises(ValueError, match="cannot make 3 micro-batches"):
+        micro_batches([4, 4], 16, minimum=3)
+
+
+def test_rows_that_follow_one_another_stay_together() -> None:
+    assert micro_batches([9, 1, 2, 2, 5, 1], 10, group_size=2) == [[0, 1], [2, 3, 4, 5]]
+    with pytest.raises(ValueError, match="a multiple of group_size"):
+        micro_batches([1, 1, 1], 10, group_size=2)
+
+
+def test_a_row_over_the_budget_is_refused_and_no_row_needs_no_micro_batch() -> None:
+    with pytest.raises(ValueError, match=r"8 tokens does not hold 1 row\(s\) of 9 tokens"):
+        micro_batches([9, 2], 8)
+    assert micro_batches([], 8) == []
+    assert places([]) == []
 
 
 def test_groups_stay_whole() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from asyncrl.algorithms.diagnostics import CORRELATION, PREFIX, finish_probability_difference, probability_difference
+from asyncrl.algorithms.diagnostics import CORRELATION, PREFIX, probability_difference
 from asyncrl.algorithms.dynamic_sampling import zero_spread, zero_spread_groups
 from asyncrl.metrics import merge, scalars
 
@@ -23,7 +23,7 @@ def test_the_merged_parts_give_numpys_figures() -> None:
     rollout, actor, mask = example()
     p, q = (np.exp(tensor.double().numpy()[mask.numpy() == 1]) for tensor in (rollout, actor))
     parts = [probability_difference(*(tensor[rows] for tensor in (rollout, actor, mask))) for rows in ([0], [1, 2, 3], [4, 5])]
-    assert scalars(finish_probability_difference(merge(parts))) == pytest.approx(
+    assert scalars(merge(parts)) == pytest.approx(
         {
             f"{PREFIX}_valid": 1.0,
             f"{PREFIX}_max": np.abs(p - q).max(),
@@ -37,14 +37,14 @@ def test_the_merged_parts_give_numpys_figures() -> None:
 def test_a_part_without_tokens_does_not_disturb_the_others() -> None:
     rollout, actor, mask = example()
     empty = probability_difference(rollout, actor, torch.zeros_like(mask))
-    assert scalars(finish_probability_difference(empty)) == {f"{PREFIX}_valid": 0.0}
+    assert scalars(empty) == {f"{PREFIX}_valid": 0.0}
     full = probability_difference(rollout, actor, mask)
-    assert scalars(finish_probability_difference(merge([empty, full]))) == scalars(finish_probability_difference(full))
+    assert scalars(merge([empty, full])) == scalars(full)
 
 
-def test_figures_that_do_not_exist_are_left_out() -> None:
-    one = probability_difference(torch.tensor([[-1.0]]), torch.tensor([[-1.5]]), torch.ones(1, 1))
-    assert sorted(finish_probability_difference(one)) == [f"{PREFIX}_max", f"{PREFIX}_mean", f"{PREFIX}_valid"]
+def test_figures_that_do_not_exist_are_not_numbers() -> None:
+    one = scalars(probability_difference(torch.tensor([[-1.0]]), torch.tensor([[-1.5]]), torch.ones(1, 1)))
+    assert sorted(name for name, value in one.items() if math.isnan(value)) == [CORRELATION, f"{PREFIX}_std"]
 
 
 def test_equal_but_for_rounding_is_no_spread() -> None:

@@ -1,13 +1,20 @@
 """Log-probs and entropy from logits."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from asyncrl.algorithms import logprobs
-from asyncrl.algorithms.logprobs import entropy_from_logits, log_probs_from_logits, sum_pi_squared_from_logits
+from asyncrl.algorithms.logprobs import (
+    entropy_from_logits,
+    log_probs_from_hidden,
+    log_probs_from_logits,
+    sum_pi_squared_from_logits,
+)
+from tests.unit.algorithms.largest_tensor import LargestTensor
 
 
 def example(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
@@ -75,3 +82,48 @@ def test_a_temperature_that_is_not_positive_is_refused(temperature: float) -> No
         log_probs_from_logits(*example(), temperature)
     with pytest.raises(ValueError, match="temperature"):
         entropy_from_logits(example()[0], temperature)
+
+
+@pytest.mark.parametrize("function", [log_probs_from_logits, entropy_from_logits, sum_pi_squared_from_logits])
+def test_neither_direction_makes_a_float32_copy_of_the_logits(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", 1 << 12)
+    logits = torch.randn(64, 512).bfloat16().requires_grad_()
+    tokens = (torch.randint(0, 512, (64,)),) if function is log_probs_from_logits else ()
+    with LargestTensor() as seen:
+        result = function(logits, *tokens, 0.7)
+        if result.requires_grad:
+            result.sum().backward()
+    assert seen.elements[torch.float32] <= 1 << 12
+    assert seen.elements.get(torch.bfloat16, 0) <= logits.numel(), "one gradient, in the dtype of the logits"
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-12), (torch.float32, 2e-5), (torch.bfloat16, 2e-2)])
+def test_without_logits_values_and_gradients_are_the_same(
+    dtype: torch.dtype, error: float, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logprobs, "HEAD_CHUNK_ELEMENTS", 1 << 10)
+    generator = torch.Generator().manual_seed(2)
+    hidden, head = (torch.randn(rows, 16, generator=generator, dtype=torch.float64).to(dtype) for rows in (40, 200))
+    tokens, slope = torch.randint(0, 200, (40,), generator=generator), torch.randn(40, generator=generator)
+    leaves = [each.clone().requires_grad_() for each in (hidden, head)]
+    with LargestTensor() as seen:
+        ours = log_probs_from_hidden(leaves[0], leaves[1], tokens, temperature)
+        grads = torch.autograd.grad(ours, leaves, slope.to(ours.dtype))
+    plain = [each.clone().requires_grad_() for each in (hidden, head)]
+    expected = log_probs_from_logits(plain[0] @ plain[1].T, tokens, temperature)
+    assert ours.dtype == expected.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(ours, expected, rtol=1e-6, atol=min(error, 1e-5))
+    for left, right in zip(grads, torch.autograd.grad(expected, plain, slope.to(ours.dtype)), strict=True):
+        torch.testing.assert_close(left, right, rtol=error, atol=error)
+    assert max(seen.elements.values()) < 40 * 200
+
+
+def test_no_hidden_state_gives_no_log_prob() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        hidden, head = torch.zeros(0, 4, dtype=dtype, requires_grad=True), torch.zeros(9, 4, dtype=dtype)
+        result = log_probs_from_hidden(hidden, head, torch.zeros(0, dtype=torch.int64), 1.0)
+        assert result.shape == (0,)
+        assert torch.autograd.grad(result.sum(), hidden)[0].shape == (0, 4)
+    with pytest.raises(ValueError, match="temperature"):
+        log_probs_from_hidden(hidden, head, torch.zeros(0, dtype=torch.int64), 0.0)

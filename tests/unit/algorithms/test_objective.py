@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,24 +11,24 @@ import torch
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from asyncrl.algorithms.advantages.grpo import grpo
-from asyncrl.algorithms.advantages.votes import outcome_advantages
+from asyncrl.algorithms.advantages import AdvantageOptions, OutcomeRows, multi_output
+from asyncrl.algorithms.advantages.grpo import GRPO
 from asyncrl.algorithms.aggregation import AGGREGATIONS, Denominators
 from asyncrl.algorithms.kl import KL_TYPES
 from asyncrl.algorithms.kl_in_reward import row_kl
 from asyncrl.algorithms.logprobs import entropy_from_logits, log_probs_from_logits
-from asyncrl.algorithms.losses.policy_loss import ClipConfig
+from asyncrl.algorithms.losses import POLICY_LOSSES, PolicyRows, loss_options
+from asyncrl.algorithms.losses.vanilla import VanillaOptions
 from asyncrl.algorithms.masked import over_tokens
 from asyncrl.algorithms.objective import ObjectiveConfig, policy_objective
 from asyncrl.metrics import Metrics, merge, scalars
 from tests.dense_reference import dense_step
 
-CONFIG = ObjectiveConfig(ClipConfig(0.2, 0.28, 3.0), "token-mean", 0.01, True, 0.1, "low_var_kl")
+CONFIG = ObjectiveConfig(options=VanillaOptions(0.2, 0.28, 3.0), entropy_coeff=0.01, use_kl_loss=True, kl_loss_coef=0.1)
 
 
 def changed(**fields: Any) -> ObjectiveConfig:
-    values = {name: getattr(CONFIG, name) for name in ObjectiveConfig.__slots__}
-    return ObjectiveConfig(**(values | fields))
+    return replace(CONFIG, **fields)
 
 
 def batch(rows: int = 6, width: int = 5) -> list[Tensor]:
@@ -42,15 +43,15 @@ def batch(rows: int = 6, width: int = 5) -> list[Tensor]:
 
 def objective(fields: Sequence[Any], config: ObjectiveConfig, of: Denominators) -> tuple[Tensor, Metrics]:
     log_probs, entropy, old, advantages, mask, reference = fields
-    return policy_objective(log_probs, entropy, old, advantages, mask, reference, config, of)
+    return policy_objective(PolicyRows(log_probs, old, advantages, mask), entropy, reference, config, of)
 
 
 def test_two_tokens_by_hand() -> None:
     log_probs, old = torch.tensor([[math.log(0.6), -1.0]]), torch.tensor([[math.log(0.5), -1.0]])
     advantages, entropy = torch.tensor([[1.0, -2.0]]), torch.tensor([[0.5, 0.7]])
     mask = torch.ones(1, 2)
-    config = changed(entropy_coeff=0.5, kl_loss_type="k2", clip=ClipConfig(0.1, 0.1, 3.0))
-    loss, metrics = policy_objective(log_probs, entropy, old, advantages, mask, old - 1.0, config, Denominators.of(mask, 2))
+    config = changed(entropy_coeff=0.5, kl_loss_type="k2", options=VanillaOptions(0.1, 0.1, 3.0))
+    loss, metrics = policy_objective(PolicyRows(log_probs, old, advantages, mask), entropy, old - 1.0, config, Denominators.of(mask, 2))
     kl = ((1 + math.log(1.2)) ** 2 / 2 + 0.5) / 2
     policy = (-1.1 + 2.0) / 2
     assert loss.item() == pytest.approx(policy - 0.5 * 0.6 + 0.1 * kl, rel=1e-5)
@@ -128,6 +129,15 @@ def test_a_coefficient_changes_the_gradient() -> None:
     assert not torch.allclose(a, b)
 
 
+def test_a_loss_keeps_its_own_aggregation_and_the_other_terms_take_the_configured_one() -> None:
+    fields = batch()
+    of = Denominators.of(fields[4], 9)
+    sapo = {"policy_loss": POLICY_LOSSES["sapo"], "options": loss_options("sapo", {})}
+    per_mode = [objective(fields, changed(**sapo, loss_agg_mode=mode), of)[1] for mode in ("seq-mean-token-mean", "token-sum")]
+    assert per_mode[0]["actor/pg_loss"] == per_mode[1]["actor/pg_loss"]
+    assert per_mode[0]["actor/kl_loss"] != per_mode[1]["actor/kl_loss"]
+
+
 def test_terms_without_their_tensor_and_unknown_names_are_refused() -> None:
     fields: list[Any] = batch()
     of = Denominators.of(fields[4], 5)
@@ -135,7 +145,7 @@ def test_terms_without_their_tensor_and_unknown_names_are_refused() -> None:
         objective([fields[0], None, *fields[2:]], CONFIG, of)
     with pytest.raises(ValueError, match="no ref_log_prob"):
         objective([*fields[:5], None], CONFIG, of)
-    for name in ("loss_mode", "loss_agg_mode", "kl_loss_type"):
+    for name in ("loss_agg_mode", "kl_loss_type"):
         with pytest.raises(ValueError, match=f"unknown {name} 'x'"):
             changed(**{name: "x"})
 
@@ -222,12 +232,13 @@ def test_one_update_equals_the_dense_reference_step(beta: float) -> None:
     scores = torch.tensor([row["score"] for row in batch]) - beta * row_kl(old, ref, mask, "kl")[0]
     groups = torch.tensor([["uA", "uB"].index(row["uid"]) for row in batch])
     sessions, indices = (torch.tensor([row[name] for row in batch]) for name in ("session", "index"))
-    advantages = over_tokens(outcome_advantages(grpo, scores, groups, sessions, indices), mask)
+    outcome = OutcomeRows(scores, groups, mask.sum(-1), sessions, indices)
+    advantages = over_tokens(multi_output(GRPO)(outcome, AdvantageOptions()), mask)
     torch.testing.assert_close(advantages, padded(answer["advantages"]), rtol=1e-5, atol=1e-5)
 
     optimizer = torch.optim.SGD(ours.parameters(), lr=0.05)
     log_probs, entropy = packed_outputs(ours, batch, 0.8)
-    loss, metrics = policy_objective(log_probs, entropy, old, advantages, mask, ref, CONFIG, Denominators.of(mask, 8))
+    loss, metrics = policy_objective(PolicyRows(log_probs, old, advantages, mask), entropy, ref, CONFIG, Denominators.of(mask, 8))
     loss.backward()  # type: ignore[no-untyped-call]
     norm = torch.nn.utils.clip_grad_norm_(ours.parameters(), 0.3)
     optimizer.step()

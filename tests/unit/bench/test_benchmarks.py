@@ -12,18 +12,35 @@ import psutil
 import pytest
 
 from asyncrl.bench import command
-from asyncrl.bench.queue import QueueWork, jagged_fields, queue
+from asyncrl.bench.algorithms import AlgorithmsWork, algorithms
+from asyncrl.bench.queue import QueueWork, queue
+from asyncrl.bench.queue_rows import jagged_fields
 from asyncrl.bench.reference import server
 from asyncrl.bench.report import Report
 from asyncrl.bench.rpc import RpcWork, rpc
 
+RPC = {"latency": "us", "calls_per_second": "calls/s", "fan_out": "us", "tensor_echo": "MB/s"}
+PROCESSES = {"spawn": "s", "idle_cpu": "%", "idle_memory": "MB"}
+QUEUE = {
+    "single_put": "us", "single_get": "us", "in_flight_puts": "puts/s", "jagged_put": "MB/s", "jagged_get": "MB/s", "dense_put": "MB/s",
+    "dense_get": "MB/s", "wakeup": "us", "list_keys": "us", "small_rows_put": "rows/s", "small_rows_get": "rows/s", "tag_puts": "puts/s",
+    "large_put": "MB/s", "large_get": "MB/s", "large_get_warm": "MB/s", "journal_single_put": "us", "journal_jagged_put": "MB/s",
+    "shard_spawn": "s", "shard_idle_cpu": "%", "shard_idle_memory": "MB",
+}  # fmt: skip
 FIGURES = {
-    "rpc": {"latency": "us", "calls_per_second": "calls/s", "tensor_echo": "MB/s"},
-    "queue": {"single_put": "us", "single_get": "us", "jagged_put": "MB/s", "jagged_get": "MB/s"},
+    "rpc": {f"{over}{name}": unit for over in ("", "tcp_") for name, unit in RPC.items()} | PROCESSES,
+    "queue": QUEUE,
+    "algorithms": {"grpo": "ms", "vanilla_loss": "ms"},
 }
+LITTLE_RPC = RpcWork(rounds=1, latency_calls=5, in_flight=4, calls_each=2, fan_out=2, fan_outs=2, tensors=1, tensor_bytes=1 << 16)
+LITTLE_QUEUE = QueueWork(
+    rounds=1, calls=10, in_flight=2, rows=4, dense_bytes=1 << 16, large_bytes=1 << 16, large_rounds=1, small_rows=8, listed=16, spawns=1,
+    idle_seconds=0.1,
+)  # fmt: skip
 LITTLE: dict[str, command.Bench] = {
-    "rpc": partial(rpc, work=RpcWork(rounds=1, latency_calls=5, in_flight=4, calls_each=2, tensors=1, tensor_bytes=1 << 16)),
-    "queue": partial(queue, work=QueueWork(rounds=1, calls=5, rows=4)),
+    "rpc": partial(rpc, work=LITTLE_RPC),
+    "queue": partial(queue, work=LITTLE_QUEUE),
+    "algorithms": partial(algorithms, work=AlgorithmsWork(rounds=1, rows=16, tokens=8, micro_rows=4, copied_bytes=1 << 12)),
 }
 
 
@@ -51,7 +68,7 @@ def test_all_runs_every_benchmark_and_prints_one_object_a_line(temporary: str, c
     assert command.main(["all", "--json"]) == 0
     printed = capsys.readouterr()
     reports = [json.loads(line) for line in printed.out.splitlines()]
-    assert [report["bench"] for report in reports] == ["rpc", "queue"]
+    assert [report["bench"] for report in reports] == list(FIGURES)
     for report in reports:
         assert set(report) == {"bench", "figures"}
         assert {name: figure["unit"] for name, figure in report["figures"].items()} == FIGURES[report["bench"]]
@@ -59,7 +76,7 @@ def test_all_runs_every_benchmark_and_prints_one_object_a_line(temporary: str, c
             assert set(figure) == {"value", "unit", "reference", "ratio"}
             assert figure["value"] > 0
             assert figure["ratio"] == pytest.approx(figure["value"] / figure["reference"])
-    assert [line.split(":")[0] for line in printed.err.splitlines()] == ["asyncrl bench rpc", "asyncrl bench queue"]
+    assert [line.split(":")[0] for line in printed.err.splitlines()] == [f"asyncrl bench {name}" for name in FIGURES]
     assert not psutil.Process().children(recursive=True)
     assert os.listdir(temporary) == []
 
@@ -77,7 +94,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(capsys: pytest.CaptureFi
     with pytest.raises(SystemExit) as ended:
         command.main(["speed"])
     assert ended.value.code == 2
-    assert "'rpc', 'queue', 'step', 'all'" in capsys.readouterr().err
+    assert "'rpc', 'queue', 'algorithms', 'step', 'all'" in capsys.readouterr().err
 
 
 def test_a_reference_that_cannot_start_ends_the_benchmark() -> None:

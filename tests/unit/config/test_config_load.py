@@ -126,7 +126,7 @@ NOTICED = [
     (f"{R}.rollout.gpu_memory_utilization=0.4", "no such knob"),
     (f"{R}.actor.fsdp_config.param_offload=False", "is what asyncrl does"),
     (f"{R}.rollout.seed=42", "is what asyncrl does"),
-    ("+algorithm.gdpo_reward_keys=null", "is what asyncrl does"),
+    ("critic.fsdp.param_offload=True", "switched off"),
     ("critic.optim.lr=1e-4", "switched off"),
     ("trainer.v1.separate_async.parameter_sync_step=2", "switched off"),
     (f"{R}.rollout.top_p=0.9", "not those of the sampled distribution"),
@@ -157,7 +157,21 @@ VERL_LINES = {
         "",
     ),
     "cispo": (f"{R}.actor.policy_loss.loss_mode=cispo {R}.actor.clip_ratio_low=10 {R}.rollout.n=5", f"{R}.actor.policy_loss.loss_mode"),
-    "gdpo": ('algorithm.adv_estimator=gdpo +algorithm.gdpo_reward_keys=["accuracy_reward", "format_reward"]', "algorithm.gdpo_reward_keys"),
+    "gdpo": (
+        'algorithm.adv_estimator=gdpo +algorithm.gdpo_reward_keys=["accuracy_reward", "format_reward"] data.train_files=a.parquet'
+        f" {R}.model.path=m {R}.rollout.n=4",
+        "",
+    ),
+    "ppo": (
+        "algorithm.adv_estimator=gae data.train_files=a.parquet data.train_batch_size=1024 data.max_prompt_length=512"
+        f" {R}.model.path=m {R}.model.use_remove_padding=True {R}.actor.ppo_mini_batch_size=256 {R}.actor.use_kl_loss=False"
+        f" {R}.actor.use_dynamic_bsz=True {R}.actor.ppo_max_token_len_per_gpu=24000 {R}.rollout.n=4 critic.optim.lr=1e-5"
+        " critic.model.path=m critic.model.use_remove_padding=True critic.model.enable_gradient_checkpointing=True"
+        " critic.ppo_max_token_len_per_gpu=98304 critic.fsdp.param_offload=False critic.fsdp.optimizer_offload=False"
+        " trainer.critic_warmup=0 algorithm.use_kl_in_reward=False critic.strategy=fsdp2",
+        "",
+    ),
+    "critic lora": (f"algorithm.adv_estimator=gae {R}.rollout.n=4 critic.model.lora_rank=8", "critic.model.lora_rank"),
     "vllm": (f"{R}.rollout.name=vllm {R}.rollout.tensor_model_parallel_size=2", f"{R}.rollout.name"),
     "wandb": ('trainer.logger=["console","wandb"]', "trainer.logger"),
     "lora": (f"{R}.model.lora_rank=64 {R}.model.lora_alpha=32", f"{R}.model.lora_rank"),

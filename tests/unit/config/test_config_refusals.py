@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from asyncrl.algorithms.advantages import ESTIMATORS
 from asyncrl.config.load import assembled, load_config
 from asyncrl.config.names import options, sections
-from asyncrl.config.tree import Tree
+from asyncrl.config.schema.algorithm import AdvEstimator
+from asyncrl.config.tree import Tree, merged
 from asyncrl.config.verl_names import known_name
 from asyncrl.errors import ConfigError
 
@@ -29,8 +31,12 @@ WRONG = [
     ("trainer=3", "trainer", "a section"),
     ("trainer.v1=null", "trainer.v1", "a section"),
     ("trainer.v1.trainer_mode=colocate_async", "trainer.v1.trainer_mode", "sync"),
-    ("algorithm.adv_estimator=gae", "algorithm.adv_estimator", "grpo"),
-    ("algorithm.gamma=0.9", "algorithm.gamma", "allowed: 1"),
+    ("algorithm.adv_estimator=gaes", "algorithm.adv_estimator", "did you mean gae"),
+    ("algorithm.gamma=1.5", "algorithm.gamma", "<= 1"),
+    ("algorithm.lam=-0.1", "algorithm.lam", ">= 0"),
+    ("algorithm.gdpo_reward_keys=[]", "algorithm.gdpo_reward_keys", "names that differ"),
+    ("algorithm.gdpo_reward_keys=[a,a]", "algorithm.gdpo_reward_keys", "names that differ"),
+    ("algorithm.gdpo_reward_weights=[1.0]", "algorithm.gdpo_reward_weights", "each of the 0 gdpo_reward_keys"),
     ("algorithm.use_pf_ppo=True", "algorithm.use_pf_ppo", "does not have yet"),
     ("algorithm.filter_groups.enable=True", "algorithm.filter_groups.enable", "false"),
     (f"{ROLES}.actor.policy_loss.loss_mode=gspo", f"{ROLES}.actor.policy_loss.loss_mode", "vanilla"),
@@ -69,16 +75,47 @@ WRONG = [
     ("data.val_files=[]", "trainer.test_freq", "-1"),
     ("reward.timeout=0", "reward.timeout", "> 0"),
     ("runtime.interface=0.0.0.0", "runtime.interface", "127.0.0.1"),
+    ("runtime.interface=*", "runtime.interface", "never all of them"),
+    ("runtime.port_range=29700-29600", "runtime.port_range", "29600-29700"),
+    ("runtime.port_range=29600-x", "runtime.port_range", "FIRST-LAST"),
     ("trainer.use_v1=false", "trainer.use_v1", "V1"),
     ("model_engine=megatron", "model_engine", "FSDP2"),
     ("transfer_queue.enable=false", "transfer_queue.enable", "TransferQueue"),
-    ("critic.enable=true", "critic.enable", "critic"),
+    ("critic.enable=maybe", "critic.enable", "true or false"),
+    ("critic.model.path=''", "critic.model.path", "not empty"),
+    ("critic.cliprange_value=-1", "critic.cliprange_value", ">= 0"),
+    ("critic.optim.lr=-1", "critic.optim.lr", ">= 0"),
+    ("critic.grad_clip=0.5", "critic.grad_clip", "critic.optim.clip_grad"),
+    ("critic.fsdp.fsdp_size=0", "critic.fsdp.fsdp_size", "-1"),
+    ("trainer.critic_warmup=-1", "trainer.critic_warmup", ">= 0"),
+    ("trainer.max_critic_ckpt_to_keep=3", "trainer.max_critic_ckpt_to_keep", "one checkpoint holds both"),
     ("custom_reward_function.path=a.py", "custom_reward_function.path", "use reward.custom_reward_function.path"),
     ("trainer.experiment_name=${oc.env:HOME}", "trainer.experiment_name", "the name of another option"),
     ("trainer.experiment_name=${now:%Y}", "trainer.experiment_name", "the name of another option"),
     ("trainer.experiment_name=${trainer.nothing}", "trainer.experiment_name", "not found"),
     ("trainer.experiment_name=${trainer.experiment_name}", "trainer.experiment_name", "ecursive"),
     (f"{ROLES}.model.override_config._target_=os.system", f"{ROLES}.model.override_config._target_", "refused"),
+]
+
+
+# Of two options that do not go together.
+PAIRS = [
+    ({"algorithm": {"adv_estimator": "gae"}, "critic": {"enable": False}}, "critic.enable", "gae needs a critic's values"),
+    ({"algorithm": {"adv_estimator": "gae"}, "critic": {"ppo_mini_batch_size": 5}}, "critic.ppo_mini_batch_size", "a divisor"),
+    ({"algorithm": {"adv_estimator": "gae"}, "critic": {"ppo_max_token_len_per_gpu": 11}}, "critic.ppo_max_token_len_per_gpu", "at least"),
+    ({"critic": {"enable": True, "forward_max_token_len_per_gpu": 11}}, "critic.forward_max_token_len_per_gpu", "at least"),
+    ({"critic": {"enable": True, "fsdp": {"param_offload": True}}}, "critic.fsdp.param_offload", "does not have yet"),
+    ({"critic": {"enable": True, "ppo_infer_max_token_len_per_gpu": 64}}, "critic.ppo_infer_max_token_len_per_gpu", "use critic.forward"),
+    (
+        {"algorithm": {"adv_estimator": "optimal_token_baseline", "rollout_correction": {"bypass_mode": True}}},
+        "algorithm.rollout_correction.bypass_mode",
+        "the pass for old_log_probs",
+    ),
+    (
+        {"algorithm": {"adv_estimator": "gdpo", "gdpo_reward_keys": ["a", "b"], "gdpo_reward_weights": [1.0]}},
+        "algorithm.gdpo_reward_weights",
+        "each of the 2 gdpo_reward_keys",
+    ),
 ]
 
 
@@ -107,6 +144,25 @@ def test_a_wrong_configuration_is_refused_and_its_key_named(
     assert caught.value.key == key
     assert part in str(caught.value)
     assert key in str(caught.value)
+
+
+@pytest.mark.parametrize(("given", "key", "part"), PAIRS, ids=[key for _, key, _ in PAIRS])
+def test_options_that_do_not_go_together_are_refused_and_one_of_them_named(
+    given: Tree, key: str, part: str, quickstart_with: Callable[[str], Tree]
+) -> None:
+    with pytest.raises(ConfigError, match=part) as caught:
+        assembled(merged(quickstart_with("trainer.seed=1"), given), "quickstart")
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize("name", get_args(AdvEstimator))
+def test_one_session_a_prompt_is_refused_for_an_estimator_that_compares_them(name: str, quickstart_with: Callable[[str], Tree]) -> None:
+    given = merged(quickstart_with("actor_rollout_ref.rollout.n=1"), {"algorithm": {"adv_estimator": name}})
+    if not ESTIMATORS[name].needs.groups:
+        assert assembled(given, "quickstart").config.actor_rollout_ref.rollout.n == 1
+        return
+    with pytest.raises(ConfigError, match=f"{name} compares the sessions of a prompt"):
+        assembled(given, "quickstart")
 
 
 @pytest.mark.parametrize(("argument", "key", "part"), GRAMMAR + WRONG[::12], ids=[argument for argument, _, _ in GRAMMAR + WRONG[::12]])

@@ -17,7 +17,6 @@ from asyncrl.config.verl_names import default_of, defaults
 
 R = "actor_rollout_ref"
 DIFFERENT: dict[str, Any] = {
-    "algorithm.adv_estimator": "grpo",
     f"{R}.actor.clip_ratio_low": None,
     f"{R}.actor.clip_ratio_high": None,
     f"{R}.actor.grad_clip": None,
@@ -26,6 +25,10 @@ DIFFERENT: dict[str, Any] = {
     f"{R}.rollout.dtype": None,
     f"{R}.rollout.name": "embedded",
     f"{R}.rollout.tensor_model_parallel_size": 1,
+    "critic.fsdp.dtype": None,
+    "critic.forward_max_token_len_per_gpu": None,
+    "critic.grad_clip": None,
+    "critic.model.path": None,
     "data.train_files": ["~/data/rlhf/gsm8k/train.parquet"],
     "data.val_files": ["~/data/rlhf/gsm8k/test.parquet"],
     "trainer.logger": ["console", "file", "tensorboard"],
@@ -34,7 +37,11 @@ DIFFERENT: dict[str, Any] = {
     "trainer.device": None,
     "trainer.default_local_dir": None,
 }
-OURS = {"trainer.seed": 1, "runtime.interface": "127.0.0.1", "runtime.silence": 600.0, "debug": None}
+OURS = {
+    "trainer.seed": 1, "runtime.interface": "127.0.0.1", "runtime.port_range": None, "runtime.silence": 600.0, "debug": None,
+    "algorithm.custom_adv_estimator.path": None, "algorithm.custom_adv_estimator.name": "estimate",
+    "transfer_queue.budget_gb": 4.0, "transfer_queue.journal": "off", "transfer_queue.journal_folder": None,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [name for name in options() if name not in OURS])
@@ -108,6 +115,28 @@ def test_the_reference_is_needed_for_either_kl() -> None:
     assert not Config().need_reference
     assert assembled({R: {"rollout": {"n": 2}}, "algorithm": {"use_kl_in_reward": True}}, "x").config.need_reference
     assert assembled({R: {"rollout": {"n": 2}, "actor": {"use_kl_loss": True}}}, "x").config.need_reference
+
+
+def test_the_critic_is_there_for_an_estimator_that_needs_its_values_or_by_word() -> None:
+    assert Config().need_critic
+    rollout = {R: {"rollout": {"n": 2}}}
+    assert not assembled(rollout | {"algorithm": {"adv_estimator": "grpo"}}, "x").config.need_critic
+    assert assembled(rollout | {"algorithm": {"adv_estimator": "grpo"}, "critic": {"enable": True}}, "x").config.need_critic
+
+
+def test_the_critic_follows_the_policy_where_it_is_not_told_otherwise() -> None:
+    actor = {"ppo_mini_batch_size": 64, "ppo_epochs": 3, "shuffle": True, "loss_agg_mode": "token-sum", "use_dynamic_bsz": True}
+    critic = assembled({R: {"actor": actor}}, "x").config.critic
+    assert (critic.mini_batch_size, critic.epochs, critic.shuffled, critic.aggregation, critic.dynamic) == (64, 3, True, "token-sum", True)
+    assert (critic.loss_scale, critic.forward_rows, critic.forward_tokens) == (512.0, None, 32768)
+    own = {"ppo_mini_batch_size": 32, "shuffle": False, "ppo_micro_batch_size_per_gpu": 4, "ppo_max_token_len_per_gpu": 2000}
+    critic = assembled({R: {"actor": actor}, "critic": own}, "x").config.critic
+    assert (critic.mini_batch_size, critic.shuffled, critic.forward_rows, critic.forward_tokens) == (32, False, 4, 2000)
+
+
+def test_an_option_of_a_section_above_keeps_its_meaning() -> None:
+    assert describe("critic.optim.betas") == describe(f"{R}.actor.optim.betas")
+    assert (options()["critic.optim.lr"].default, options()[f"{R}.actor.optim.lr"].default) == (1e-5, 1e-6)
 
 
 def test_loading_imports_neither_torch_nor_transformers_nor_numpy() -> None:

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from asyncrl.errors import ConfigError
-from asyncrl.launch.job_key import read_job_key
+from asyncrl.launch.job_key import CALLERS, job_keys, read_job_key
+from asyncrl.transfer_queue.shard import QueueShard
+from asyncrl.workers.agent import AgentWorker
+from asyncrl.workers.reward import RewardWorker
 
 
 def key_file(folder: Path, size: int = 32, mode: int = 0o600) -> str:
@@ -48,3 +51,25 @@ def test_a_folder_or_a_pipe_is_no_key(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "pipe"):
         with pytest.raises(ConfigError, match="allowed: a file"):
             read_job_key({"ASYNCRL_KEY_FILE": str(path)})
+
+
+def test_rank_0_is_the_controller_and_each_rank_makes_the_keys_of_its_children() -> None:
+    key = bytes(range(32))
+    first, second = job_keys(key, 0), job_keys(key, 1)
+    assert (first.role, second.role) == ("controller", "rank")
+    for kind in (QueueShard, AgentWorker, RewardWorker):
+        assert kind.process_role in CALLERS
+        assert first.for_role(kind.process_role) == second.for_role(kind.process_role)
+
+
+@pytest.mark.parametrize(
+    ("role", "servers", "callers"),
+    [
+        ("reward", ["controller", "rank"], ["controller", "rank", "agent"]),
+        ("agent", ["controller", "rank", "reward", "shard", "engine"], ["controller", "rank"]),
+        ("shard", ["controller", "rank"], ["controller", "rank", "agent"]),
+    ],
+)
+def test_a_child_knows_whom_it_may_call_and_who_may_call_it(role: str, servers: list[str], callers: list[str]) -> None:
+    keys = job_keys(bytes(32), 0).for_role(role)
+    assert (list(keys.servers), list(keys.callers)) == (servers, callers)

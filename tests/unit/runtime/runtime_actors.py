@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from asyncrl.errors import Fenced, UnknownRow
+from asyncrl.errors import ActorDied, Fenced, UnknownRow
 from asyncrl.runtime import Actor, ActorAddress, endpoint, register_codec
 
 
@@ -232,6 +232,18 @@ class Caller(Actor):
     @endpoint
     async def relay(self, address: ActorAddress, n: int) -> int:
         return await self.context.system.ref(address, Counter).call(Counter.add, n)
+
+    @endpoint
+    async def relay_again(self, address: ActorAddress, n: int) -> int:
+        """As ``relay``, once more when the first try was cut off."""
+        try:
+            return await self.relay(address, n)
+        except ActorDied:
+            return await self.relay(address, n)
+
+    @endpoint
+    async def find(self, name: str) -> ActorAddress:
+        return (await self.context.system.lookup(name, Counter)).address
 
     @endpoint
     async def environment(self, names: list[str]) -> dict[str, str]:

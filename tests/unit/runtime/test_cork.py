@@ -7,13 +7,15 @@ from hypothesis import given, strategies as st
 
 from asyncrl.runtime.cork import MARK, SMALL, Cork, deliver, join
 
-small = st.binary(min_size=1, max_size=40).filter(lambda data: data[:1] != MARK)
+messages_of = st.lists(
+    st.lists(st.binary(max_size=40), min_size=1, max_size=3).filter(lambda frames: frames[0][:1] not in (b"", MARK)), max_size=20
+)
 
 
-@given(st.lists(small, min_size=1, max_size=20))
-def test_what_is_joined_comes_apart(messages: list[bytes]) -> None:
-    seen: list[bytes] = []
-    deliver([memoryview(join(messages))], lambda frames: seen.append(bytes(frames[0])))
+@given(messages_of.filter(bool))
+def test_what_is_joined_comes_apart(messages: list[list[bytes]]) -> None:
+    seen: list[list[bytes]] = []
+    deliver([memoryview(frame) for frame in join([*messages])], lambda frames: seen.append([bytes(frame) for frame in frames]))
     assert seen == messages
 
 

@@ -161,8 +161,14 @@ def test_records_are_bounded_in_number_and_bytes_and_the_oldest_go_first() -> No
     for number in range(5):
         effects.ended(("p", 0, number), Reply(number, msgspec.Raw(b"\x01")), ())
     assert [effects.answer(("p", 0, number)) is not None for number in range(5)] == [False, False, True, True, True]
-    effects.ended(("p", 0, 9), Reply(9, msgspec.Raw(b"\x01")), (b"x" * 3300,))
+    effects.ended(("p", 0, 9), Reply(9, msgspec.Raw(b"x" * 3300)), ())
     assert effects.answer(("p", 0, 4)) is not None
     assert effects.answer(("p", 0, 3)) is None
-    effects.ended(("p", 0, 10), Reply(10, msgspec.Raw(b"\x01")), (b"x" * 5000,))
-    assert effects.answer(("p", 0, 10)) is None
+
+
+def test_what_readers_ask_for_is_not_kept() -> None:
+    effects = Effects()
+    effects.ended(("p", 0, 1), Reply(1, msgspec.Raw(b"\x01")), (b"a buffer",))
+    effects.ended(("p", 0, 2), Reply(2, msgspec.Raw(b"x" * 100_000)), ())
+    assert effects.answer(("p", 0, 1)) is None
+    assert effects.answer(("p", 0, 2)) is None

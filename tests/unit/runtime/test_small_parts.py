@@ -1,4 +1,4 @@
-"""Waits, rendezvous, events, security, the control stream, the host."""
+"""Waits, rendezvous, security, the control stream, the host."""
 
 import asyncio
 import logging
@@ -8,13 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgpack  # type: ignore[import-untyped]
 import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
 from asyncrl.errors import ConfigError, WireError
-from asyncrl.runtime import EventWriter, MemoryRendezvous, RealHost, WaitRegistry, make_token, private_folder
+from asyncrl.runtime import MemoryRendezvous, RealHost, WaitRegistry, make_token, private_folder
 from asyncrl.runtime.host import describe_exit, read_sealed, remove_folder, sealed_bytes, tail_of
 from asyncrl.runtime.messages import SCHEMA, schema_hash
 from asyncrl.runtime.security import ipc_endpoint
@@ -63,20 +62,6 @@ async def test_rendezvous_wakes_those_who_wait() -> None:
     await rendezvous.set("k", b"v")
     assert [await each for each in waiting] == [b"v", b"v"]
     assert (await rendezvous.get("k"), await rendezvous.wait("k")) == (b"v", b"v")
-
-
-def test_events_are_a_stream_of_records(tmp_path: Path) -> None:
-    class Event(msgspec.Struct):
-        kind: str
-
-    path = str(tmp_path / "events" / "rank0.msgpack")
-    for number in range(2):
-        with EventWriter(path, RealHost()) as writer:
-            writer.write({"n": number})
-            writer.write(Event("call"))
-        writer.close()
-    with open(path, "rb") as file:
-        assert list(msgpack.Unpacker(file)) == [{"n": 0}, {"kind": "call"}, {"n": 1}, {"kind": "call"}]
 
 
 def test_private_folders_are_private_and_short() -> None:

@@ -8,12 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from asyncrl.errors import ActorDied, Undeliverable, WireError
-from asyncrl.runtime import ActorRef, ActorSystem, ProcessSpec, RealHost, SupervisorClient, encode
+from asyncrl.runtime import ActorRef, ActorSystem, ProcessSpec, RealHost, Restarted, SupervisorClient, encode
+from asyncrl.runtime.directory import Directory
+from asyncrl.runtime.whereabouts import KnownProcesses, up
 from tests.unit.runtime.conftest import ROOT, Job
+from tests.unit.runtime.restart_actors import Pusher
 from tests.unit.runtime.runtime_actors import Block, Broken, Caller, Counter, Exits, Graceful, Never, Slow
 
 
@@ -249,7 +253,60 @@ async def test_a_supervisor_starts_before_there_is_a_loop_and_stops_without_one(
     assert not psutil.pid_exists(client.pid)
 
 
-async def test_a_system_without_a_supervisor_refuses_children() -> None:
-    async with ActorSystem.local() as system:
+async def test_a_bound_system_without_a_supervisor_refuses_children(folder: str) -> None:
+    async with ActorSystem.bind("p", f"ipc://{folder}/p.sock", host=RealHost()) as system:
         with pytest.raises(ValueError, match="no supervisor"):
             await system.spawn(Counter, name="c", process="x")
+        with pytest.raises(ValueError, match="takes a process of its own"):
+            await system.spawn(Counter, name="c", restarts=1)
+        assert system.directory is None
+
+
+async def test_a_frozen_process_that_wakes_after_its_time_can_write_nothing(job: Job, folder: str, tmp_path: Path) -> None:
+    own = await job.system.spawn(Counter, name="own")
+    pusher = await job.system.spawn(Pusher, name="pusher", process="pusher")
+    fifo = str(tmp_path / "refusal")
+    os.mkfifo(fifo)
+    counting = pusher.stream(Pusher.push, own.address, fifo)
+    assert await anext(counting) == "counting"
+    os.kill(job.client.pid_of("pusher"), signal.SIGSTOP)
+    # Another directory knows of a later life, as that of another node would.
+    known = KnownProcesses()
+    known.learn(up(msgspec.structs.replace(pusher.address, generation=1)))
+    async with ActorSystem.bind("node-1", f"ipc://{folder}/n.sock", host=RealHost(), attempt="a1", token=job.client.token) as other:
+        await job.system.join((await other.spawn(Directory, known, lambda actor: [], name="directory")).address)
+        counted = await own.call(Counter.add, 0)
+        os.kill(job.client.pid_of("pusher"), signal.SIGCONT)
+        refusal = await RealHost().run_blocking(Path(fifo).read_text)
+        with pytest.raises(ActorDied, match="generation 1 has taken its place"):
+            await anext(counting)
+    # Whether it was cut off, or came again: by name.
+    assert "the connection was refused: generation 0 of pusher" in refusal
+    assert await own.call(Counter.add, 0) == counted
+
+
+async def test_a_restart_on_tcp_may_take_another_port_and_references_follow(folder: str, tmp_path: Path) -> None:
+    client = SupervisorClient.start(
+        host=RealHost(),
+        folder=folder,
+        log_folder=str(tmp_path),
+        attempt="a1",
+        env_allow=[],
+        interface="127.0.0.1",
+        environment={"PYTHONPATH": ROOT},
+    )
+    restarts: asyncio.Queue[Restarted] = asyncio.Queue()
+    client.attach_loop(lambda death: None, restarts.put_nowait)
+    async with ActorSystem.bind("rank0", "tcp://127.0.0.1:*", host=RealHost(), attempt="a1", token=client.token) as system:
+        system.attach(client)
+        # One that attaches later is told what there is, and hears the rest.
+        ref = await system.spawn(Counter, 5, name="counter", process="child-0", restarts=3)
+        assert await ref.call(Counter.add, 2) == 7
+        async with ActorSystem.bind("rank1", "tcp://127.0.0.1:*", host=RealHost(), attempt="a1", token=client.token) as late:
+            late.attach(client)
+            os.kill(client.pid_of("child-0"), signal.SIGKILL)
+            new = await restarts.get()
+            assert new.address.endpoint != ref.address.endpoint
+            for each in (ref, late.ref(ref.address, Counter), await late.lookup("counter", Counter)):
+                assert await each.call(Counter.add, 0) == 5
+    await client.stop(grace=2.0)

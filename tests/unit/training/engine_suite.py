@@ -18,12 +18,15 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from asyncrl.algorithms.aggregation import Denominators
+from asyncrl.algorithms.value_loss import value_loss
 from asyncrl.metrics import Metrics, Sum, scalars
 from asyncrl.tensors.batch import Batch
 from asyncrl.training.fsdp import FSDPEngine
+from asyncrl.training.fsdp_values import FSDPValueEngine
 from asyncrl.training.microbatch import MicroBatching
 from asyncrl.training.model import ModelConfig
 from asyncrl.training.optimizer import OptimizerConfig
+from asyncrl.training.sharded import CRITIC, load_engine, save_engine
 from tests.unit.training.tiny_rows import COLUMNS, SCALE, TEMPERATURE, joined, objective, padding_rows, uneven_rows
 
 MICRO = {
@@ -51,7 +54,7 @@ def share(rows: Batch) -> Batch:
     return joined(mine, padding_rows(missing)) if missing else mine
 
 
-def weights(engine: FSDPEngine) -> dict[str, Tensor]:
+def weights(engine: FSDPEngine | FSDPValueEngine) -> dict[str, Tensor]:
     return {
         name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone() for name, value in engine.named_parameters()
     }
@@ -77,12 +80,14 @@ def evaluated(folder: Path, micro: str, **model: Any) -> Result:
     """Every rank evaluates all rows, and again after a change of the weights."""
     engine, rows = engine_of(folder, **model), uneven_rows()
     marks: list[None] = []
-    out = engine.evaluate(rows, temperature=TEMPERATURE, micro=MICRO[micro], entropy=True, progress=lambda: marks.append(None))
+    out = engine.evaluate(
+        rows, temperature=TEMPERATURE, micro=MICRO[micro], entropy=True, sum_pi_squared=True, progress=lambda: marks.append(None)
+    )
     with torch.no_grad():
         for _, value in engine.named_parameters():
             value.mul_(0.5)
     halved = engine.evaluate(rows, temperature=TEMPERATURE, micro=MICRO[micro])
-    tensors = {"log_probs": out["log_probs"].values, "entropy": out["entropy"].values, "halved": halved["log_probs"].values}
+    tensors = {name: value.values for name, value in out.items()} | {"halved": halved["log_probs"].values}
     return tensors, {"marks": float(len(marks))}
 
 
@@ -137,6 +142,63 @@ def no_answer_tokens(folder: Path) -> Result:
     return {}, scalars(metrics | {"done": Sum(1.0)})
 
 
+def critic_of(folder: Path, **model: Any) -> FSDPValueEngine:
+    config = OptimizerConfig(optimizer="SGD", lr=0.5, weight_decay=0.0, clip_grad=0.7)
+    return FSDPValueEngine(ModelConfig(path=str(folder), **model), config, seed=5)
+
+
+def value_objective(values: Tensor, fields: Mapping[str, Tensor], denominators: Denominators) -> tuple[Tensor, Metrics]:
+    before, returns, mask = (fields[name] for name in ("values", "returns", "response_mask"))
+    return value_loss(values, before, returns, mask, denominators, cliprange_value=0.3)
+
+
+def train_critic(engine: FSDPValueEngine, rows: Batch, micro: str) -> Metrics:
+    return engine.train_mini_batch(rows, value_objective, micro=MICRO[micro], columns=("values", "returns"), scale=SCALE)
+
+
+def critic(folder: Path, micro: str, **model: Any) -> Result:
+    """Values of all rows, then two optimizer steps over this rank's; the metrics are those of the first."""
+    engine = critic_of(folder, **model)
+    before, start = engine.evaluate(uneven_rows(), micro=MICRO[micro]), weights(engine)
+    first = scalars(train_critic(engine, share(uneven_rows()), micro))
+    train_critic(engine, share(uneven_rows()), micro)
+    head = {f"start.{name}": value for name, value in start.items() if name.startswith("score.")}
+    return {**weights(engine), **head, "values": before.values}, first
+
+
+def critic_on_first_rank(folder: Path) -> Result:
+    """The other ranks have no row at all."""
+    engine, rows = critic_of(folder), uneven_rows()
+    before, start = engine.evaluate(rows, micro=MICRO["three"]), weights(engine)
+    mine = rows if dist.get_rank() == 0 else rows.take([])
+    first = scalars(train_critic(engine, mine, "three"))
+    train_critic(engine, mine, "three")
+    return {**weights(engine), **{f"start.{name}": value for name, value in start.items()}, "values": before.values}, first
+
+
+def restored_critic(folder: Path) -> Result:
+    """Back to a state, also of the head, which is shorter than the number of ranks; then the step that came after it."""
+    config = OptimizerConfig(lr=1e-2)
+    engine, rows = FSDPValueEngine(ModelConfig(path=str(folder)), config, seed=5), share(uneven_rows())
+    train_critic(engine, rows, "all")
+    engine.scheduler_step()
+    part = folder.parent / f"critic-{dist.get_world_size()}"
+    moves = save_engine(engine, str(part), CRITIC)
+    train_critic(engine, rows, "all")
+    expected = weights(engine)
+    again = FSDPValueEngine(ModelConfig(path=str(folder)), config, seed=6)
+    load_engine(again, str(part), CRITIC, moves)
+    train_critic(again, rows, "all")
+    return {}, {"same": float(all(torch.equal(expected[name], value) for name, value in weights(again).items()))}
+
+
+def gathered(folder: Path) -> Result:
+    """Each rank has one row more than the one before, the first none."""
+    rank = dist.get_rank()
+    mine = torch.full((rank, 2), float(rank), dtype=torch.float64)
+    return {"all": engine_of(folder).gather(mine)}, {}
+
+
 CASES: dict[str, Callable[[Path], Result]] = {
     **{f"train-{micro}": trains(micro) for micro in MICRO},
     **{f"evaluate-{micro}": partial(evaluated, micro=micro) for micro in MICRO},
@@ -150,6 +212,11 @@ CASES: dict[str, Callable[[Path], Result]] = {
     "all-on-first-rank": all_on_first_rank,
     "restored": restored,
     "no-answer-tokens": no_answer_tokens,
+    "gathered": gathered,
+    **{f"critic-{micro}": partial(critic, micro=micro) for micro in ("all", "one", "tokens", "packed-tokens")},
+    "critic-checkpointing": partial(critic, micro="three", enable_gradient_checkpointing=True),
+    "critic-on-first-rank": critic_on_first_rank,
+    "restored-critic": restored_critic,
 }
 
 # Half of them on two ranks: cuts that one rank has shown to be equal need not all be run twice.
@@ -161,6 +228,8 @@ SINGLE = {
     "evaluate-packed-one",
     "evaluate-packed-all",
     "evaluate-tokens",
+    "critic-one",
+    "critic-checkpointing",
 }
 GROUP_CASES = [name for name in CASES if name not in SINGLE]
 

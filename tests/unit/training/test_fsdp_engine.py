@@ -13,7 +13,7 @@ from asyncrl.training.model import ModelConfig
 from asyncrl.training.optimizer import OptimizerConfig
 from tests.unit.training.conftest import GroupResults
 from tests.unit.training.engine_suite import CASES, GROUP_CASES, MICRO
-from tests.unit.training.tiny_rows import plain_loss, plain_rows, uneven_rows
+from tests.unit.training.tiny_rows import plain_loss, plain_rows, plain_squares, uneven_rows
 
 # Starting two processes that import torch takes most of a minute on a busy machine of two cores.
 pytestmark = pytest.mark.timeout(150)
@@ -77,10 +77,11 @@ def test_adamw_on_two_ranks_is_adamw_on_one(one_rank: None, two_ranks: GroupResu
 def assert_log_probs(found: dict[str, Tensor], model: nn.Module) -> None:
     with torch.no_grad():
         log_probs, entropy = plain_rows(model, uneven_rows())
+        squares = plain_squares(model, uneven_rows())
         for parameter in model.parameters():
             parameter.mul_(0.5)
         halved, _ = plain_rows(model, uneven_rows())
-    for name, expected in (("log_probs", log_probs), ("entropy", entropy), ("halved", halved)):
+    for name, expected in (("log_probs", log_probs), ("entropy", entropy), ("sum_pi_squared", squares), ("halved", halved)):
         torch.testing.assert_close(found[name], torch.cat(expected), atol=1e-5, rtol=0)
 
 

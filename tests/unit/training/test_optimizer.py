@@ -62,3 +62,9 @@ def test_every_optimizer_steps_with_the_schedules_rate(name: str) -> None:
     schedule.move(2)
     optimizer.step()
     torch.testing.assert_close(weight, torch.full((3,), 0.9))
+
+
+def test_warm_up_stable_and_decay() -> None:
+    config = OptimizerConfig(lr_scheduler_type="wsd", lr_warmup_steps=2, total_training_steps=12, stable_ratio=0.6, min_lr_ratio=0.2)
+    found = [lr_factor(step, config) for step in (0, 1, 2, 8, 10, 12, 20)]
+    assert found == pytest.approx([0.0, 0.5, 1.0, 1.0, 0.6, 0.2, 0.2])

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from asyncrl.algorithms.aggregation import Denominators
-from asyncrl.algorithms.losses.policy_loss import ClipConfig
+from asyncrl.algorithms.losses import PolicyRows
+from asyncrl.algorithms.losses.vanilla import VanillaOptions
 from asyncrl.algorithms.objective import ObjectiveConfig, policy_objective
 from asyncrl.metrics import Metrics
 from asyncrl.tensors.batch import Batch
@@ -56,6 +57,8 @@ def uneven_rows(count: int = 7, seed: int = 3) -> Batch:
         "response_mask": [(torch.rand(len(row), generator=draw) > 0.25).long() for row in responses],
         "old_log_probs": [-2 - torch.rand(len(row), generator=draw) for row in responses],
         "ref_log_prob": [-2 - torch.rand(len(row), generator=draw) for row in responses],
+        "values": [torch.rand(len(row), generator=draw) for row in responses],
+        "returns": [torch.rand(len(row), generator=draw) - 0.5 for row in responses],
     }
     batch = Batch(tuple(f"k{row}" for row in range(count)), {name: Jagged.from_rows(rows) for name, rows in fields.items()})
     return batch.with_fields({"advantages": torch.randn(count, generator=draw)})
@@ -71,6 +74,8 @@ def padding_rows(count: int) -> Batch:
         "responses": whole,
         "old_log_probs": nan,
         "ref_log_prob": nan,
+        "values": nan,
+        "returns": nan,
         "advantages": torch.full((count,), torch.nan),
     }
     mask = Jagged.from_rows([row.long() * 0 for row in one])
@@ -92,23 +97,15 @@ def objective(
     log_probs: Tensor, entropy: Tensor | None, fields: Mapping[str, Tensor], denominators: Denominators
 ) -> tuple[Tensor, Metrics]:
     config = ObjectiveConfig(
-        clip=ClipConfig(0.2, 0.2, 3.0),
+        options=VanillaOptions(0.2, 0.2, 3.0),
         loss_agg_mode="token-mean",
         entropy_coeff=0.05,
         use_kl_loss=True,
         kl_loss_coef=0.1,
         kl_loss_type="low_var_kl",
     )
-    return policy_objective(
-        log_probs,
-        entropy,
-        fields["old_log_probs"],
-        fields["advantages"],
-        fields["response_mask"],
-        fields["ref_log_prob"],
-        config,
-        denominators,
-    )
+    rows = PolicyRows(log_probs, fields["old_log_probs"], fields["advantages"], fields["response_mask"])
+    return policy_objective(rows, entropy, fields["ref_log_prob"], config, denominators)
 
 
 def plain_row(model: nn.Module, prompt: Tensor, response: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,6 +118,15 @@ def plain_row(model: nn.Module, prompt: Tensor, response: Tensor) -> tuple[Tenso
 def plain_rows(model: nn.Module, rows: Batch) -> tuple[list[Tensor], list[Tensor]]:
     pairs = [plain_row(model, *row) for row in zip(rows.jagged("prompts").to_rows(), rows.jagged("responses").to_rows(), strict=True)]
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def plain_squares(model: nn.Module, rows: Batch) -> list[Tensor]:
+    """The sum over the vocabulary of the squared probability at each response token."""
+    found = []
+    for prompt, response in zip(rows.jagged("prompts").to_rows(), rows.jagged("responses").to_rows(), strict=True):
+        logits = model(input_ids=torch.cat([prompt, response])[None], use_cache=False).logits[0, len(prompt) - 1 : -1]
+        found.append((logits / TEMPERATURE).softmax(-1).square().sum(-1))
+    return found
 
 
 def plain_loss(model: nn.Module, rows: Batch) -> tuple[Tensor, Metrics]:

@@ -9,11 +9,11 @@ from asyncrl.errors import Fenced, FieldExists, FieldMismatch, MissingField, Unk
 from asyncrl.tensors.wire import Column
 from asyncrl.transfer_queue import watch
 from asyncrl.transfer_queue.rows import Change, Guard, Snapshot
-from asyncrl.transfer_queue.table import ShardTable
+from tests.unit.transfer_queue.rows import Rows
 
 
-def _table() -> ShardTable:
-    return ShardTable(3, "life-1")
+def _table() -> Rows:
+    return Rows(3, "life-1")
 
 
 def _ints(*rows: list[int]) -> Column:

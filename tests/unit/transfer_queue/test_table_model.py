@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from asyncrl.errors import Fenced, FieldExists, FieldMismatch, MissingField, TransferError, UnknownRow
 from asyncrl.tensors.wire import Column
 from asyncrl.transfer_queue.rows import Guard, Snapshot, Tag
-from asyncrl.transfer_queue.table import ShardTable
 from asyncrl.transfer_queue.watch import Watcher
+from tests.unit.transfer_queue.rows import Rows
 
 KEYS = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=4, unique=True)
 PARTITIONS = st.sampled_from(["train", "val"])
@@ -24,7 +24,7 @@ class TableAgainstDict(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = ShardTable(0, "life")
+        self.table = Rows(0, "life")
         self.rows: dict[tuple[str, str], tuple[Tag, dict[str, tuple[str, list[int]]]]] = {}
         self.watches: list[tuple[Watcher, dict[str, Tag]]] = []
 

@@ -1,0 +1,36 @@
+"""What happens to a fork of a running process: its copies of sockets, threads and files are dead, and it is told so by name.
+
+A fork copies locks in the state they are in and threads not at all; a copy that used its parent's sockets would hang, or
+speak in its parent's name. So everything that holds some is told, in the copy, before that runs any code of its own.
+"""
+
+import os
+import weakref
+from typing import Protocol
+
+FORKED = "forked after start: this process is a copy of one whose actor system ran; start processes with spawn or forkserver"
+
+
+class Forkable(Protocol):
+    """Something that a fork must not use."""
+
+    def forked(self) -> None:
+        """This is the copy. Must not wait, and must not raise."""
+        ...
+
+
+_running: "weakref.WeakSet[Forkable]" = weakref.WeakSet()
+
+
+def beware_of_forks(held: Forkable) -> None:
+    """``held.forked`` is called in every copy of this process, as long as ``held`` lives."""
+    _running.add(held)
+
+
+def _in_copy() -> None:
+    for held in list(_running):
+        held.forked()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_in_copy)

@@ -1,0 +1,121 @@
+"""Shards in processes of their own that are killed: restarted in place, with a journal nothing acknowledged is lost."""
+
+import asyncio
+import os
+import random
+import signal
+from contextlib import aclosing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from asyncrl.errors import ShardLost
+from asyncrl.runtime import ActorSystem
+from asyncrl.tensors.wire import Column
+from asyncrl.transfer_queue.client import Snapshot, TransferQueue
+from asyncrl.transfer_queue.keys import placement
+from asyncrl.transfer_queue.shard import QueueShard, ShardOptions
+
+NOTICED = 2.0
+"""Seconds within which a dead shard is noticed and restarted, on a quiet machine."""
+
+
+async def started(system: ActorSystem, slots: int, options: ShardOptions) -> TransferQueue:
+    return TransferQueue(
+        [await system.spawn(QueueShard, slot, options, name=f"shard-{slot}", process=f"shard-{slot}", restarts=3) for slot in range(slots)]
+    )
+
+
+def kill(slot: int) -> None:
+    """Kills the process of a shard as it is now."""
+    for process in psutil.Process().children(recursive=True):
+        if f"asyncrl:shard-{slot}" in process.cmdline():
+            os.kill(process.pid, signal.SIGKILL)
+            return
+    raise AssertionError(f"shard {slot} does not run")
+
+
+def kept(folder: Path) -> ShardOptions:
+    return ShardOptions(journal="interval", journal_folder=str(folder))
+
+
+async def test_a_killed_shard_has_all_its_rows_again_and_the_other_never_stopped(tmp_path: Path) -> None:
+    async with ActorSystem.local() as system:
+        queue = await started(system, 2, kept(tmp_path))
+        keys = [f"u{number}_0" for number in range(1000)]
+        for start in range(0, 1000, 100):
+            batch = keys[start : start + 100]
+            rows = Column.jagged("int64", [[number] * (number % 5) for number in range(start, start + 100)])
+            await queue.kv_batch_put(batch, "train", {"x": rows}, [{"n": start}] * 100)
+        loop = asyncio.get_running_loop()
+        kill(0)
+        since = loop.time()
+        other = next(key for key in keys if placement(key, 2) == 1)
+        assert (await queue.kv_batch_get([other], "train", ["x"]))["x"].rows == 1
+        found = await queue.kv_batch_get(keys, "train", ["x"])
+        assert loop.time() - since < 3 * NOTICED
+        assert found["x"].to_list() == [[number] * (number % 5) for number in range(1000)]
+        assert len(await queue.kv_list("train")) == 1000
+
+
+async def test_without_a_journal_the_loss_is_told_to_readers_and_watchers(tmp_path: Path) -> None:
+    async with ActorSystem.local() as system:
+        queue = await started(system, 1, ShardOptions())
+        await queue.kv_put("u_0", "train", {"x": Column.dense([1])}, {"n": 1})
+        async with aclosing(queue.watch("train")) as events:
+            before = await anext(events)
+            assert isinstance(before, Snapshot)
+            assert (sorted(before.rows), before.lost) == (["u_0"], "")
+            kill(0)
+            after = await anext(events)
+            assert isinstance(after, Snapshot)
+            assert (after.rows, after.lost) == ({}, before.incarnation)
+        with pytest.raises(ShardLost) as lost:
+            await queue.kv_batch_get(["u_0"], "train", ["x"])
+        assert (lost.value.slot, lost.value.incarnation) == (0, before.incarnation)
+        await queue.kv_put("u_0", "train", {"x": Column.dense([2])})
+        assert (await queue.kv_batch_get(["u_0"], "train", ["x"]))["x"].to_list() == [2]
+
+
+async def test_puts_that_meet_kills_have_one_effect_each_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    async with ActorSystem.local() as system:
+        queue = await started(system, 2, kept(tmp_path))
+        draw = random.Random(3)
+        done: list[str] = []
+        milestones = {count: asyncio.Event() for count in (60, 160, 260)}
+
+        async def client(number: int) -> None:
+            for step in range(60):
+                key = f"c{number}s{step}_0"
+                await queue.kv_put(key, "train", {"x": Column.dense([step])}, {"step": step})
+                done.append(key)
+                if len(done) in milestones:
+                    milestones[len(done)].set()
+
+        async def killer() -> None:
+            for reached in milestones.values():
+                await reached.wait()
+                kill(draw.randrange(2))
+
+        async with asyncio.timeout(50), asyncio.TaskGroup() as group:
+            for number in range(6):
+                group.create_task(client(number))
+            group.create_task(killer())
+        found = await queue.kv_batch_get(done, "train", ["x"])
+        assert found["x"].to_list() == [int(key.split("s")[1].split("_")[0]) for key in done]
+        assert len(done) == 360
+
+
+async def test_a_watch_goes_on_over_a_restart_and_sees_the_last_state(tmp_path: Path) -> None:
+    async with ActorSystem.local() as system:
+        queue = await started(system, 1, kept(tmp_path))
+        await queue.kv_put("u", "train", tag={"n": 0})
+        async with aclosing(queue.watch("train")) as events:
+            seen = dict((await anext(events)).rows)
+            kill(0)
+            await queue.kv_set_tags(["u"], "train", [{"n": 1}])
+            async with asyncio.timeout(20):
+                while seen != {"u": {"n": 1}}:
+                    event = await anext(events)
+                    seen = dict(event.rows) if isinstance(event, Snapshot) else {**seen, **event.rows}
