@@ -102,7 +102,7 @@ def test_a_new_head_is_drawn_as_the_architecture_draws_it_from_the_seed_alone(mo
     assert not torch.equal(heads[0].weight, heads[2].weight)
     assert all(head.bias is not None and not head.bias.any() for head in heads)
     # initializer_range is 0.2; twelve numbers.
-    assert 0.1 < float(torch.cat([head.weight for head in heads[1:]]).std()) < 0.35
+    assert 0.1 < float(torch.cat([head.weight.detach() for head in heads[1:]]).std()) < 0.35
 
 
 def test_a_head_that_the_folder_holds_is_taken(model_folder: Path, tmp_path: Path) -> None:
