@@ -39,10 +39,13 @@ def dense_values(critic: DenseCritic, rows: Sequence[Row]) -> list[list[float]]:
 def dense_critic_step(
     critic: DenseCritic, rows: Sequence[Row], values: list[list[float]], returns: list[list[float]], settings: Row
 ) -> list[Row]:
-    """SGD on every mini-batch (``critic_mini_batches``, or those of the policy), in place; loss, gradient norm, mean value and share of clipped errors of each."""
+    """SGD on every mini-batch (``critic_mini_batches``, or those of the policy), in place.
+
+    Gives loss, gradient norm, mean value and share of clipped errors of each.
+    """
     optimizer = torch.optim.SGD(critic.parameters(), settings["critic_lr"])
     updates = []
-    for batch in settings.get("critic_mini_batches", settings["mini_batches"]):
+    for batch in settings.get("critic_mini_batches") or settings["mini_batches"]:
         masks = [torch.tensor(rows[number]["response_mask"], dtype=torch.bool) for number in batch]
         now = torch.cat([critic(rows[number])[mask] for number, mask in zip(batch, masks, strict=True)])
         old, target = (
