@@ -22,8 +22,6 @@ from asyncrl.launch.environment import check_platform
 from asyncrl.launch.guard import EXIT_FAILED
 from asyncrl.launch.preflight import preflight
 from asyncrl.launch.refusal import refuse
-from asyncrl.observe.events import read_run
-from asyncrl.observe.trace import life_of, rendered
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -134,6 +132,9 @@ def export(given: argparse.Namespace) -> int:
 def trace(given: argparse.Namespace) -> int:
     """Print what happened to one key of a run's queue."""
     from rich.console import Console
+
+    from asyncrl.observe.events import read_run  # imports zmq
+    from asyncrl.observe.trace import life_of, rendered
 
     run = Path(given.run) if given.run else newest_run()
     if not (run / "events").is_dir():
