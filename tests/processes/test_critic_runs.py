@@ -28,6 +28,8 @@ SHAPES = {
     "one row, packed": ("critic.ppo_micro_batch_size_per_gpu=1", "critic.model.use_remove_padding=true"),
 }
 """How the critic's rows may be cut and laid out. Its numbers and weights are those of all rows at once."""
+SOON = ("three rows", "tokens, packed")
+"""The cuts of the suite; the others run with ``make faults``."""
 SETTINGS = {"adv_estimator": "gae", "kl_loss_coef": 0.0}
 
 
@@ -35,7 +37,7 @@ def dense(folder: Path) -> DenseCritic:
     return DenseCritic(ADD1 / "model", folder / "critic_0.safetensors")
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [shape if shape in SOON else pytest.param(shape, marks=pytest.mark.faults) for shape in SHAPES])
 async def test_every_cut_of_the_critics_rows_gives_the_dense_loss_gradient_and_weights(shape: str, tmp_path: Path) -> None:
     records = await run(tmp_path, [scripted(greedy=False)], *GAE, *NO_REFERENCE, *SHAPES[shape])
     check_run(tmp_path, records, dense(tmp_path), **SETTINGS)
