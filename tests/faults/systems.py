@@ -1,7 +1,6 @@
 """How the fault tests bind their systems: a verdict on a silent peer within a second instead of ten."""
 
-from asyncrl.runtime import ActorSystem, Host, Keyring
-from asyncrl.runtime.liveness import Liveness
+from asyncrl.runtime import ActorSystem, Host, Keyring, Liveness
 
 VERDICT = 0.8
 """Seconds of silence after which a peer counts as dead, here."""

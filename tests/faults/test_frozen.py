@@ -33,6 +33,7 @@ async def test_callers_of_a_frozen_process_hear_the_verdict_of_its_heartbeats(
             await into([], stream)
 
 
+@pytest.mark.faults
 async def test_a_call_to_a_process_that_is_frozen_already_ends_by_its_deadline(start_peer: StartPeer, caller: ActorSystem) -> None:
     peer = await start_peer()
     peer.signal(signal.SIGSTOP)
@@ -54,6 +55,7 @@ async def test_a_freeze_that_is_shorter_than_the_verdict_harms_nothing(start_pee
         assert await asyncio.gather(*calls) == list(range(20))
 
 
+@pytest.mark.faults
 async def test_a_process_that_wakes_without_a_successor_serves_again(start_peer: StartPeer, caller: ActorSystem) -> None:
     peer = await start_peer()
     worker = peer.worker(caller)
@@ -67,7 +69,7 @@ async def test_a_process_that_wakes_without_a_successor_serves_again(start_peer:
         assert await worker.call(Worker.echo, 2) == 2
 
 
-@pytest.mark.parametrize("frozen_for", [0.0, 2 * VERDICT], ids=["within the verdict", "beyond the verdict"])
+@pytest.mark.parametrize("frozen_for", [0.0, pytest.param(2 * VERDICT, marks=pytest.mark.faults)])
 async def test_a_frozen_writer_that_wakes_after_its_successor_began_is_fenced(
     start_peer: StartPeer, folder: str, frozen_for: float
 ) -> None:
