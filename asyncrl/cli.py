@@ -15,6 +15,7 @@ import msgspec
 
 from asyncrl.config.checks import check_world
 from asyncrl.config.load import Loaded, load_config
+from asyncrl.config.placement import torchrun_shape
 from asyncrl.config.places import shipped_configs
 from asyncrl.config.plan import batch_arithmetic
 from asyncrl.errors import CheckpointError, ConfigError, DataError
@@ -71,8 +72,7 @@ def train(given: argparse.Namespace) -> int:
     """Validate, then become torchrun, or run here with ``debug=inline``."""
     loaded = load_config(given.options)
     preflight(loaded.config)
-    ranks = _ranks(loaded, given.nproc_per_node)
-    nodes = loaded.config.trainer.nnodes or 1
+    nodes, ranks = _shape(loaded, given.nproc_per_node)
     check_world(loaded.config, nodes * ranks, nodes)
     if nodes > 1:
         command = ["--nnodes", str(nodes), "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d", "--rdzv-id", "JOB"]
@@ -92,10 +92,9 @@ def plan(given: argparse.Namespace) -> int:
     """Print what would run where and stop."""
     loaded = load_config(given.options)
     prompts = preflight(loaded.config)
-    nodes = loaded.config.trainer.nnodes or 1
-    ranks = nodes * _ranks(loaded, given.nproc_per_node)
-    check_world(loaded.config, ranks, nodes)
-    found = batch_arithmetic(loaded.config, ranks, nodes, prompts)
+    nodes, ranks = _shape(loaded, given.nproc_per_node)
+    check_world(loaded.config, nodes * ranks, nodes)
+    found = batch_arithmetic(loaded.config, nodes * ranks, nodes, prompts)
     if given.json:
         print(msgspec.json.encode(found).decode())
     else:
@@ -103,15 +102,15 @@ def plan(given: argparse.Namespace) -> int:
     return 0
 
 
-def _ranks(loaded: Loaded, given: int | None) -> int:
-    """Ranks on this node: as given, else as configured, else one per visible GPU, else one."""
-    if given is not None:
-        if given < 1:
-            raise ConfigError("--nproc-per-node", given, "allowed: at least 1")
-        return given
-    configured = loaded.config.trainer.n_gpus_per_node
-    if configured is not None:
-        return configured
+def _shape(loaded: Loaded, given: int | None) -> tuple[int, int]:
+    """Nodes, and ranks on each: as given, else as configured, else one per visible GPU, else one."""
+    if given is not None and given < 1:
+        raise ConfigError("--nproc-per-node", given, "allowed: at least 1")
+    return torchrun_shape(loaded.config, given, _devices(loaded))
+
+
+def _devices(loaded: Loaded) -> int:
+    """GPUs that this process sees; one where there are none, or none are wanted."""
     if loaded.config.trainer.device == "cpu":
         return 1
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

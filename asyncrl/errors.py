@@ -27,6 +27,7 @@
     │   └── MissingComponent            it did not return a part of the reward that the estimator needs
     ├── DataError (ValueError)          a row or file of prompts that cannot be used
     ├── WeightSyncError                 a version was not taken over, or taken over wrongly
+    │   └── TransferInterrupted         weights on their way to an engine did not arrive; it serves what it had
     ├── CheckpointError                 a checkpoint that cannot be written or trusted
     ├── SimulationStuck                 a simulated run in which nothing can happen any more
     └── RunFailed                       the run cannot go on; carries the first cause
@@ -201,6 +202,14 @@ class DataError(AsyncRLError, ValueError):
 
 class WeightSyncError(AsyncRLError):
     """A version that was not taken over, or taken over wrongly."""
+
+
+class TransferInterrupted(WeightSyncError):
+    """Weights did not arrive at ``peer``, or from it; ``cause`` is what was seen. The engine serves what it had."""
+
+    def __init__(self, peer: str, cause: str) -> None:
+        self.peer, self.cause = peer, cause
+        super().__init__(f"the transfer of weights with {peer} was interrupted: {cause}")
 
 
 class CheckpointError(AsyncRLError):

@@ -116,6 +116,15 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """With uid, session and the number of tokens drawn so far it fixes every draw."""
     drawn: int = 0
     """Tokens this session has already sampled: the position of the first draw."""
+    report_start: bool = False
+    """Whether the engine tells at once that it has drawn the first token."""
+
+
+class FirstToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Request ``request_id`` has its first token, drawn by the weights of ``version``."""
+
+    request_id: str
+    version: PolicyVersion
 
 
 class GenerateOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -128,6 +137,27 @@ class GenerateOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     versions: list[PolicyVersion]
     """Version of the weights that drew each token."""
     stop_reason: StopReason
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What has been sampled of one answer. The last three lists have equal length."""
+
+    prompt_ids: list[int]
+    """Everything the model saw before the answer."""
+    token_ids: list[int]
+    log_probs: list[float]
+    versions: list[PolicyVersion]
+    stop_reason: StopReason = StopReason.ABORT
+    """Why the answer ended; ``ABORT`` as long as it has not."""
+
+
+class PartialGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A running group: the latest answer of each session that has tokens of one."""
+
+    uid: str
+    partition_id: str
+    lease: int
+    sessions: dict[str, Kept]
 
 
 class PromptGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -154,6 +184,13 @@ class PromptGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """One more session, which takes the likeliest tokens; it is judged as the others are, and never trained."""
     reward_components: list[str] = []
     """Parts of the reward, by their names in what the reward function returns, that its rows must have."""
+    filter_metric: str = ""
+    """What a filter of groups looks at: the name of a value that the reward function returns; "" is the raw score."""
+    report_start: bool = False
+    """Whether the marker of the running group tells the oldest version that has drawn a token for it."""
+    kept: dict[str, Kept] = {}
+    """By session: an answer that an earlier issue of this group began. The session's first generation goes on from it, if it
+    is asked for the same prompt."""
 
     @property
     def session_names(self) -> list[str]:

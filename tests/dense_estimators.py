@@ -1,8 +1,8 @@
 """Every advantage estimator as loops over Python numbers: nothing of asyncrl, nothing padded. A second method.
 
 A row is a dict as in ``tests.dense_reference``, with ``rewards`` (a number a token) and, where an estimator looks at them, values,
-old_log_probs and sum_pi_squared (a number a token), baseline and components (a dict). Settings: gamma, lam, norm_by_std, components
-(name -> weight). Each estimator gives a number for every trainable token, by (row, place).
+old_log_probs, sum_pi_squared and weights (a number a token), baseline and components (a dict). Settings: gamma, lam, norm_by_std,
+components (name -> weight). Each estimator gives a number for every trainable token, by (row, place).
 """
 
 import math
@@ -139,7 +139,8 @@ def token_baseline(rows: Sequence[Row], compact: bool) -> Numbers:
         steps = [place for place, one in enumerate(row["response_mask"]) if one]
         running = 0.0
         for count, place in enumerate(steps):
-            running += 1 - 2 * math.exp(row["old_log_probs"][place]) + row["sum_pi_squared"][place]
+            energy = 1 - 2 * math.exp(row["old_log_probs"][place]) + row["sum_pi_squared"][place]
+            running += energy * row["weights"][place] ** 2
             place_of[number, place], weight_of[number, place] = count if compact else place, running
     for group in groups(rows):
         reach = {n: max((at for (row, _), at in place_of.items() if row == n), default=-1) for n in group}

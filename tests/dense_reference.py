@@ -1,9 +1,10 @@
 """A step in plain torch: one process, padded, no FSDP, nothing of asyncrl. A second method to hold the trainer against.
 
 A row is a dict: prompt_ids, response_ids, response_mask, score, uid, session, index and, where known or looked at, old_log_probs,
-baseline, components. Settings: adv_estimator ("grpo" unless given) with what ``tests.dense_estimators`` takes, clip_low,
-clip_high, clip_c, kl_loss_coef, entropy_coeff, temperature, lr, optimizer ("AdamW" | "SGD"), weight_decay, betas, clip_grad, kl_in_reward
-(beta, 0 = off), kl_penalty ("kl" | "low_var_kl"), mini_batches (row numbers of each optimizer step, epochs unrolled).
+rollout_log_probs, key, baseline, components. Settings: adv_estimator ("grpo" unless given) with what ``tests.dense_estimators`` takes,
+what ``tests.dense_losses`` and ``tests.dense_correction`` take, clip_low, clip_high, clip_c, kl_loss_coef, entropy_coeff, temperature, lr,
+optimizer ("AdamW" | "SGD"), weight_decay, betas, clip_grad, kl_in_reward (beta, 0 = off), kl_penalty (an estimator's name), bypass (the
+engine's log-probs are the old ones), mini_batches (row numbers of each optimizer step, epochs unrolled; the pass of each in passes).
 """
 
 from collections.abc import Sequence
@@ -13,11 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from tests.dense_correction import corrected
 from tests.dense_critic import DenseCritic, dense_critic_step, dense_values
 from tests.dense_estimators import ESTIMATORS, as_lists, dense_returns, token_rewards
+from tests.dense_losses import PLAIN as PLAIN_LOSS, Tokens, kl, objective
 
 Row = dict[str, Any]
-PLAIN: Row = {"adv_estimator": "grpo", "gamma": 1.0, "lam": 1.0, "norm_by_std": True, "components": {}}
+PLAIN: Row = {"adv_estimator": "grpo", "gamma": 1.0, "lam": 1.0, "norm_by_std": True, "components": {}, "bypass": False, **PLAIN_LOSS}
 
 
 def distributions(model: Any, rows: Sequence[Row], temperature: float) -> tuple[list[Tensor], list[Tensor]]:
@@ -42,19 +45,29 @@ def squares(model: Any, rows: Sequence[Row], temperature: float) -> list[list[fl
     return [part.exp().square().sum(-1).tolist() for part in distributions(model, rows, temperature)[0]]
 
 
-def k3(log_probs: Tensor, reference: Tensor) -> Tensor:
-    return torch.expm1(reference - log_probs) - (reference - log_probs)
+def correction(rows: Sequence[Row], old: list[Tensor], settings: Row) -> tuple[list[Row], Row]:
+    """The rows with their masks after rejection and their importance weights, and metrics."""
+    masks = [torch.tensor(row["response_mask"], dtype=torch.bool) for row in rows]
+    sampled = [torch.tensor(row["rollout_log_probs"])[mask] for row, mask in zip(rows, masks, strict=True)]
+    parts, kept, metrics = corrected([part[mask] for part, mask in zip(old, masks, strict=True)], sampled, settings)
+    found = []
+    for row, mask, part, one in zip(rows, masks, parts, kept, strict=True):
+        weights, left = torch.zeros(len(mask)), torch.zeros(len(mask), dtype=torch.int64)
+        weights[mask], left[mask] = part, one.long()
+        found.append({**row, "weights": weights.tolist(), "response_mask": left.tolist()})
+    return found, metrics
 
 
-def estimates(model: Any, critic: DenseCritic | None, rows: Sequence[Row], settings: Row, old: list[Tensor], ref: list[Tensor]) -> Row:
-    """Advantages and returns, and what they were made of, as lists per row."""
-    estimate = k3 if settings.get("kl_penalty") == "low_var_kl" else torch.sub
-    beta = settings.get("kl_in_reward", 0.0)
-    rewards = [token_rewards(row, (beta * estimate(o, r)).tolist()) for row, o, r in zip(rows, old, ref, strict=True)]
+def estimates(
+    model: Any, critic: DenseCritic | None, rows: Sequence[Row], kept: Sequence[Row], settings: Row, old: list[Tensor], ref: list[Tensor]
+) -> Row:
+    """Advantages and returns, and what they were made of, as lists per row; ``kept`` are the rows after rejection."""
+    name, beta = settings.get("kl_penalty", "kl"), settings.get("kl_in_reward", 0.0)
+    rewards = [token_rewards(row, (beta * kl(o, r, name)).tolist()) for row, o, r in zip(rows, old, ref, strict=True)]
     values = [[0.0] * len(o) for o in old] if critic is None else dense_values(critic, rows)
     with torch.no_grad():
         made = {"rewards": rewards, "values": values, "sum_pi_squared": squares(model, rows, settings["temperature"])}
-    told = [{**row, **{name: part[n] for name, part in made.items()}, "old_log_probs": old[n].tolist()} for n, row in enumerate(rows)]
+    told = [{**row, **{name: part[n] for name, part in made.items()}, "old_log_probs": old[n].tolist()} for n, row in enumerate(kept)]
     name = settings["adv_estimator"]
     advantages = ESTIMATORS[name](told, settings)
     return made | {"advantages": as_lists(rows, advantages), "returns": as_lists(rows, dense_returns(name, told, settings, advantages))}
@@ -65,39 +78,44 @@ def dense_step(
 ) -> dict[str, Any]:
     """Train ``model`` and ``critic`` in place.
 
-    Returns old_log_probs, ref_log_probs and what ``estimates`` gives (lists per row), updates and critic_updates (metrics), optimizer.
+    Returns old_log_probs, ref_log_probs, the rows after rejection and what ``estimates`` gives (lists per row), updates, critic_updates
+    and corrections (metrics), optimizer.
     """
     settings = PLAIN | settings
     with torch.no_grad():
         computed = response_tokens(model, rows, settings["temperature"])[0]
         ref = response_tokens(reference, rows, settings["temperature"])[0]
-    given = [row.get("old_log_probs") for row in rows]
+    given = [row.get("rollout_log_probs" if settings["bypass"] else "old_log_probs") for row in rows]
     old = [now if known is None else torch.tensor(known) for known, now in zip(given, computed, strict=True)]
-    masks = [torch.tensor(row["response_mask"], dtype=torch.bool) for row in rows]
-    made = estimates(model, critic, rows, settings, old, ref)
-    advantages = made["advantages"]
-    learned = [] if critic is None else dense_critic_step(critic, rows, made["values"], made["returns"], settings)
-    if optimizer is None and settings["optimizer"] == "AdamW":
-        optimizer = torch.optim.AdamW(model.parameters(), settings["lr"], settings["betas"], weight_decay=settings["weight_decay"])
-    elif optimizer is None:
-        optimizer = torch.optim.SGD(model.parameters(), settings["lr"], weight_decay=settings["weight_decay"])
+    decoupled = not settings["bypass"] and any(settings.get(part) for part in ("rollout_is", "rollout_rs"))
+    kept, corrections = (
+        correction(rows, old, settings)
+        if decoupled
+        else ([{**row, "weights": [1.0] * len(o)} for row, o in zip(rows, old, strict=True)], {})
+    )
+    made = estimates(model, critic, rows, kept, settings, old, ref)
+    learned = [] if critic is None else dense_critic_step(critic, kept, made["values"], made["returns"], settings)
+    optimizer = optimizer or optimizer_of(model, settings)
     updates = []
-    for batch in settings["mini_batches"]:
+    for number, batch in enumerate(settings["mini_batches"]):
         new, entropies = response_tokens(model, [rows[i] for i in batch], settings["temperature"])
-        # From here on flat lists of the trainable tokens, without padding or mask.
-        lp, entropy = (torch.cat([part[n][masks[i]] for n, i in enumerate(batch)]) for part in (new, entropies))
-        lp_old, lp_ref, a = (torch.cat([torch.as_tensor(part[i])[masks[i]] for i in batch]) for part in (old, ref, advantages))
-        ratio, floor, roof = (lp - lp_old).exp(), 1 - settings["clip_low"], 1 + settings["clip_high"]
-        bounded = torch.where(a < 0, ratio.clamp(floor, settings["clip_c"]), ratio.clamp(max=roof))
-        parts = {"pg_loss": (-a * bounded).mean(), "entropy": entropy.mean(), "kl_loss": k3(lp, lp_ref).mean()}
-        loss = parts["pg_loss"] - settings["entropy_coeff"] * parts["entropy"] + settings["kl_loss_coef"] * parts["kl_loss"]
-        clipped = ((a > 0) & (ratio > roof)) | ((a < 0) & (ratio < floor))
-        rates = {"pg_clipfrac": clipped.float().mean(), "ppo_kl": (lp_old - lp).mean()}
-        rates["pg_clipfrac_lower"] = ((a < 0) & (ratio > settings["clip_c"])).float().mean()
+        tokens = []
+        for n, i in enumerate(batch):
+            mask = torch.tensor(kept[i]["response_mask"], dtype=torch.bool)
+            held = [torch.as_tensor(part)[mask] for part in (old[i], ref[i], entropies[n], made["advantages"][i], kept[i]["weights"])]
+            tokens.append(Tokens(kept[i].get("key", ""), mask.nonzero().flatten().tolist(), new[n][mask], *held))
+        counted = [sum(rows[i]["response_mask"]) for i in batch]
+        terms = objective(tokens, counted, settings | {"pass": settings["passes"][number] if "passes" in settings else 0})
         optimizer.zero_grad()
-        loss.backward()
+        terms["loss"].backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings["clip_grad"])
         optimizer.step()
-        updates.append({name: value.item() for name, value in {**parts, **rates, "loss": loss, "grad_norm": norm}.items()})
-    found = {"old_log_probs": [o.tolist() for o in old], "ref_log_probs": [r.tolist() for r in ref], **made}
-    return {**found, "updates": updates, "critic_updates": learned, "optimizer": optimizer}
+        updates.append({name: value.item() for name, value in {**terms, "grad_norm": norm}.items()})
+    found = {"old_log_probs": [o.tolist() for o in old], "ref_log_probs": [r.tolist() for r in ref], "kept": kept, **made}
+    return {**found, "updates": updates, "critic_updates": learned, "corrections": corrections, "optimizer": optimizer}
+
+
+def optimizer_of(model: Any, settings: Row) -> Any:
+    if settings["optimizer"] == "AdamW":
+        return torch.optim.AdamW(model.parameters(), settings["lr"], settings["betas"], weight_decay=settings["weight_decay"])
+    return torch.optim.SGD(model.parameters(), settings["lr"], weight_decay=settings["weight_decay"])

@@ -9,7 +9,16 @@ import msgspec
 from asyncrl.agents.chat import ChatTokenizer
 from asyncrl.agents.loop import AgentLoop, Generate, SessionContext
 from asyncrl.errors import DataError, MissingComponent, RewardError
-from asyncrl.trajectory import PromptGroup, RewardItem, RewardResult, Status, Trajectory, TrajectoryKey
+from asyncrl.trajectory import (
+    GREEDY_SESSION,
+    PolicyVersion,
+    PromptGroup,
+    RewardItem,
+    RewardResult,
+    Status,
+    Trajectory,
+    TrajectoryKey,
+)
 
 Score = Callable[[list[RewardItem]], Awaitable[list[RewardResult]]]
 """Judges some answers; one result for each, in their order."""
@@ -41,6 +50,15 @@ class GroupOutcome(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[ScoredTrajectory]
     """By session, then by index."""
     failures: list[SessionFailure]
+    metric: list[float] = []
+    """What a filter of groups looks at, of each session in order that has rows; a greedy baseline has none."""
+
+    @property
+    def oldest_version(self) -> PolicyVersion | None:
+        """The oldest version that drew a trainable token; None when there is no such token. A greedy baseline is not trained."""
+        trained = [row.trajectory for row in self.rows if row.key.session != GREEDY_SESSION]
+        pairs = [pair for output in trained for pair in zip(output.versions, output.response_mask, strict=True)]
+        return min((version for version, mask in pairs if mask), default=None)
 
     @property
     def status(self) -> Status:
@@ -56,13 +74,17 @@ async def run_group(group: PromptGroup, loop: AgentLoop, score: Score, *, genera
     """
     outputs, failures = await _run_sessions(group, loop, generate, tokenizer)
     items = [_reward_item(group, session, outputs[session], tokenizer) for session in outputs]
-    rows = []
+    rows: list[ScoredTrajectory] = []
+    metric: list[float] = []
     for session, result in zip(outputs, await _judge(score, items), strict=True):
         if result.error or result.score is None or not math.isfinite(result.score):
             failures[session] = f"reward: {result.error or f'no finite score: {result.score}'}"
             continue
+        key, values = TrajectoryKey(group.uid, session, len(outputs[session]) - 1), {"score": result.score, **result.extra}
         try:
-            parts = components(group, TrajectoryKey(group.uid, session, len(outputs[session]) - 1), {"score": result.score, **result.extra})
+            parts = components(group, key, values)
+            if session != GREEDY_SESSION:
+                metric.append(_number(group.filter_metric, key, values) if group.filter_metric else result.score)
         except MissingComponent as error:
             failures[session] = f"reward: {describe(error)}"
             continue
@@ -73,7 +95,7 @@ async def run_group(group: PromptGroup, loop: AgentLoop, score: Score, *, genera
             for index, output in enumerate(outputs[session])
         ]
     failed = [SessionFailure(session=session, reason=failures[session]) for session in group.session_names if session in failures]
-    return GroupOutcome(uid=group.uid, rows=rows, failures=failed)
+    return GroupOutcome(uid=group.uid, rows=rows, failures=failed, metric=metric)
 
 
 async def _run_sessions(
@@ -144,13 +166,14 @@ def _reward_item(group: PromptGroup, session: str, outputs: Sequence[Trajectory]
 
 def components(group: PromptGroup, key: TrajectoryKey, extra: Mapping[str, object]) -> list[float]:
     """The parts of the reward that ``group`` asks for, in its order. Raises MissingComponent for one that is no finite number."""
-    found: list[float] = []
-    for name in group.reward_components:
-        value = extra.get(name)
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            raise MissingComponent(name, str(key), tuple(extra))
-        found.append(float(value))
-    return found
+    return [_number(name, key, extra) for name in group.reward_components]
+
+
+def _number(name: str, key: TrajectoryKey, extra: Mapping[str, object]) -> float:
+    value = extra.get(name)
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise MissingComponent(name, str(key), tuple(extra))
+    return float(value)
 
 
 async def _judge(score: Score, items: list[RewardItem]) -> list[RewardResult]:

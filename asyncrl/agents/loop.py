@@ -8,7 +8,7 @@ from asyncrl.agents.chat import ChatTokenizer
 from asyncrl.trajectory import GenerateOutput, GenerateRequest, PromptGroup, SamplingParams, Trajectory
 
 Generate = Callable[[GenerateRequest], Awaitable[GenerateOutput]]
-"""Asks the rollout engines for one answer."""
+"""Asks the rollout engines for one answer. It comes whole: of pauses and deaths of engines nothing is seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from asyncrl.algorithms.aggregation import AGGREGATIONS, Denominators, aggregate
 from asyncrl.algorithms.kl import KL_TYPES, kl_penalty
-from asyncrl.algorithms.losses import POLICY_LOSSES, AnyPolicyLossKind, PolicyRows
+from asyncrl.algorithms.losses import POLICY_LOSSES, AnyPolicyLossKind, PolicyLoss, PolicyRows
 from asyncrl.algorithms.losses.vanilla import VanillaOptions
 from asyncrl.algorithms.readings import mean, read
 from asyncrl.metrics import Last, Metrics, Sum
@@ -59,6 +59,8 @@ def policy_objective(
     mask = rows.response_mask.bool()
     rows = replace(rows, response_mask=mask)
     policy = config.policy_loss.function(rows, config.options)
+    if not isinstance(policy, PolicyLoss):
+        raise TypeError(f"{config.policy_loss.function!r} returned a {type(policy).__name__}, expected a PolicyLoss")
     loss = aggregate(policy.losses, mask, config.policy_agg_mode, denominators)
     shares, metrics = {"actor/pg_loss": loss}, dict(policy.metrics)
     if config.entropy_coeff and entropy is None:

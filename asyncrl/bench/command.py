@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from asyncrl.bench.algorithms import algorithms
+from asyncrl.bench.modes import modes
 from asyncrl.bench.queue import queue
 from asyncrl.bench.report import Report
 from asyncrl.bench.rounds import Progress
@@ -18,7 +19,7 @@ from asyncrl.runtime.host import run_main
 
 Bench = Callable[[Progress], Awaitable[Report]]
 
-NAMES: dict[str, Bench] = {"rpc": rpc, "queue": queue, "algorithms": algorithms, "step": step}
+NAMES: dict[str, Bench] = {"rpc": rpc, "queue": queue, "algorithms": algorithms, "step": step, "modes": modes}
 """Every benchmark."""
 ALL = "all"
 

@@ -6,6 +6,9 @@ Everything that one section can check alone stands in its ``__post_init__``; her
 from collections.abc import Callable, Iterator
 
 from asyncrl.config.estimators import COMPARING, READS, SQUARING, VALUING
+from asyncrl.config.loss_checks import loss_remarks, overlong, rollout_correction
+from asyncrl.config.mode_checks import mode_remarks, modes
+from asyncrl.config.placement import Placement, check_ranks, engine_checks, engine_remarks
 from asyncrl.config.schema.algorithm import Algorithm
 from asyncrl.config.schema.root import Config
 from asyncrl.errors import ConfigError
@@ -22,12 +25,14 @@ def batches(config: Config) -> Iterator[ConfigError]:
 
 
 def _mini_batch(config: Config, role: str, mini: int, micro: int | None) -> Iterator[ConfigError]:
-    prompts = config.data.train_batch_size
+    updates = config.trainer.v1.updates
+    prompts = config.data.train_batch_size // updates
     name = f"{role}.ppo_mini_batch_size"
+    share = "data.train_batch_size" if updates == 1 else "data.train_batch_size / parameter_sync_step"
     if mini > prompts:
-        yield ConfigError(name, mini, f"allowed: at most data.train_batch_size = {prompts}")
+        yield ConfigError(name, mini, f"allowed: at most {share} = {prompts}")
     elif prompts % mini:
-        yield ConfigError(name, mini, f"allowed: a divisor of data.train_batch_size = {prompts} (both count prompts)")
+        yield ConfigError(name, mini, f"allowed: a divisor of {share} = {prompts} (both count prompts)")
     rows = mini * config.actor_rollout_ref.rollout.n
     if micro is not None and micro > rows:
         allowed = f"allowed: at most the rows of a mini-batch, ppo_mini_batch_size x rollout.n = {rows}"
@@ -101,7 +106,7 @@ def validation(config: Config) -> Iterator[ConfigError]:
         yield ConfigError("trainer.test_freq", trainer.test_freq, "allowed: -1 while data.val_files is empty")
 
 
-CHECKS: tuple[Check, ...] = (batches, lengths, algorithm, saving, validation)
+CHECKS: tuple[Check, ...] = (modes, engine_checks, batches, lengths, algorithm, rollout_correction, overlong, saving, validation)
 
 
 def problems(config: Config) -> list[ConfigError]:
@@ -120,20 +125,14 @@ def check(config: Config) -> None:
 
 def check_world(config: Config, world_size: int, nodes: int) -> None:
     """Compare with what torchrun started. Raises :class:`ConfigError` with both numbers where they differ."""
-    trainer = config.trainer
-    if trainer.nnodes not in (None, nodes):
-        raise ConfigError("trainer.nnodes", trainer.nnodes, f"torchrun started {nodes}; allowed: null, or the same number")
-    here = world_size // nodes
-    if trainer.n_gpus_per_node not in (None, here):
-        raise ConfigError(
-            "trainer.n_gpus_per_node", trainer.n_gpus_per_node, f"torchrun started {here} on each node; allowed: null, or the same number"
-        )
+    check_ranks(config, world_size, nodes)
+    trainers = len(Placement.of(config, world_size, nodes).trainers)
     for section, size in (
         ("actor_rollout_ref.actor.fsdp_config", config.actor_rollout_ref.actor.fsdp_config.fsdp_size),
         ("critic.fsdp", config.critic.fsdp.fsdp_size),
     ):
-        if 0 < size < world_size and world_size % size:
-            raise ConfigError(f"{section}.fsdp_size", size, f"allowed: -1, or a divisor of the {world_size} ranks")
+        if 0 < size < trainers and trainers % size:
+            raise ConfigError(f"{section}.fsdp_size", size, f"allowed: -1, or a divisor of the {trainers} ranks that train")
 
 
 def remarks(config: Config) -> list[str]:
@@ -146,7 +145,7 @@ def remarks(config: Config) -> list[str]:
         )
     if actor.use_kl_loss and config.algorithm.use_kl_in_reward:
         said.append("actor_rollout_ref.actor.use_kl_loss and algorithm.use_kl_in_reward: the KL to the reference counts twice")
-    said += _unread(config.algorithm)
+    said += [*_unread(config.algorithm), *loss_remarks(config), *mode_remarks(config), *engine_remarks(config)]
     if config.trainer.critic_warmup > 1 and not config.need_critic:
         said.append(f"trainer.critic_warmup={config.trainer.critic_warmup} without a critic: nothing learns before that step")
     val = rollout.val_kwargs

@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from asyncrl.config.build import listed, split, typed
 from asyncrl.config.checks import check, remarks
 from asyncrl.config.follow import FOLLOWS, filled
-from asyncrl.config.names import options, sections
+from asyncrl.config.names import allowed_text, alternatives, options, sections
 from asyncrl.config.places import config_file, configs_folder, shipped_configs
 from asyncrl.config.schema.root import Config
 from asyncrl.config.suggest import did_you_mean
@@ -31,6 +31,8 @@ from asyncrl.config.verl_names import judge, known_name, switched_off
 from asyncrl.errors import ConfigError
 
 _HEAD = re.compile(r"\$\{\s*([^:}$]*)([:}$]|\Z)")
+_LISTED = re.compile(r"[\w.+-]+(,[\w.+-]+)+|[\d.e+-]+_[\d.e+-]+")
+"""What Hydra reads as several values, or as one number: ``token_k1,seq_max_k2``, ``0.5_5``."""
 _FORM = "options are written key=value, +key=value, ++key=value or ~key; lists as key=[a,b]"
 _NO_HYDRA = "there is no such option: Hydra only composes the configuration, its own options have no use here"
 _FOREIGN = (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError, RecursionError)
@@ -88,7 +90,7 @@ def _override(argument: str, file: Path) -> str:
     """One argument in Hydra's grammar, with ``+`` and no sign turned into ``++``: whether a key exists is judged later."""
     key, _, value = argument.partition("=")
     key = key.lstrip("+~")
-    if value.startswith("~") and "'" not in value:
+    if (value.startswith("~") and "'" not in value) or (_takes_text(key) and _LISTED.fullmatch(value)):
         argument = f"{argument.removesuffix(value)}'{value}'"
     try:
         parsed: Override = OverridesParser.create().parse_override(argument)
@@ -105,6 +107,12 @@ def _override(argument: str, file: Path) -> str:
     if parsed.is_delete() or any((folder / parsed.key_or_group).is_dir() for folder in (file.parent, configs_folder())):
         return argument
     return f"++{argument.lstrip('+')}"
+
+
+def _takes_text(name: str) -> bool:
+    """Whether the value of an option may be a text of the user's."""
+    option = options().get(name)
+    return option is not None and any("a text" in allowed_text(kind) for kind in alternatives(option.type)) and not option.takes_list
 
 
 def _composed(file: Path, overrides: list[str]) -> Tree:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from asyncrl.config.estimators import GREEDY
+from asyncrl.config.placement import Placement
 from asyncrl.config.schema.root import Config
 
 
@@ -25,7 +26,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     up to ``padding_rows_worst`` in each mini-batch. ``tokens_worst`` counts every row at its two limits.
     """
 
+    mode: str
     world_size: int
+    trainer_ranks: int
+    engines: int
     nodes: int
     prompts: int
     sessions: int
@@ -47,11 +51,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     critic_steps: int
     processes: list[PlannedProcess]
 
+    @property
+    def _rollout_ranks(self) -> str:
+        apart = self.world_size - self.trainer_ranks
+        return f": {self.trainer_ranks} train, {apart} lend their device to an engine" if apart else ""
+
     def render(self) -> str:
         """The plan as text for a terminal."""
         steps = f"{self.steps}" if self.steps is not None else f"by {self.epochs} epochs"
         numbers = [
-            ("ranks", f"{self.world_size} on {self.nodes} node(s)"),
+            ("mode", self.mode),
+            ("ranks", f"{self.world_size} on {self.nodes} node(s)" + self._rollout_ranks),
             ("steps", steps),
             ("prompts per step", f"{self.prompts}"),
             ("sessions per prompt", f"{self.sessions}" + (f", and {self.greedy_sessions} greedy" if self.greedy_sessions else "")),
@@ -87,11 +97,16 @@ def batch_arithmetic(config: Config, world_size: int, nodes: int, prompts_in_dat
     sessions, prompts, mini = config.actor_rollout_ref.rollout.n, data.train_batch_size, actor.ppo_mini_batch_size
     row_tokens = data.max_prompt_length + data.max_response_length
     mini_rows = mini * sessions
-    rank_rows = math.ceil(mini_rows / world_size)
+    placement = Placement.of(config, world_size, nodes)
+    trainers = len(placement.trainers)
+    rank_rows = math.ceil(mini_rows / trainers)
     micro = rows_per_micro_batch(actor.ppo_micro_batch_size_per_gpu, actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu, row_tokens)
     micro = min(micro, rank_rows)
     return Plan(
+        mode=config.trainer.v1.trainer_mode,
         world_size=world_size,
+        trainer_ranks=trainers,
+        engines=len(placement.engines) or trainers,
         nodes=nodes,
         prompts=prompts,
         sessions=sessions,
@@ -100,8 +115,8 @@ def batch_arithmetic(config: Config, world_size: int, nodes: int, prompts_in_dat
         mini_batch_prompts=mini,
         mini_batch_rows=mini_rows,
         rows_per_rank=rank_rows,
-        padding_rows=-mini_rows % world_size,
-        padding_rows_worst=world_size - 1,
+        padding_rows=-mini_rows % trainers,
+        padding_rows_worst=trainers - 1,
         micro_batch_rows=micro,
         micro_batches=math.ceil(rank_rows / micro),
         tokens_worst=prompts * sessions * row_tokens,
@@ -111,7 +126,7 @@ def batch_arithmetic(config: Config, world_size: int, nodes: int, prompts_in_dat
         reference=config.need_reference,
         critic=config.need_critic,
         critic_steps=prompts // config.critic.mini_batch_size * config.critic.epochs if config.need_critic else 0,
-        processes=_processes(config, world_size, nodes),
+        processes=_processes(config, placement, nodes),
     )
 
 
@@ -121,16 +136,25 @@ def _steps(config: Config, prompts_in_data: int | None) -> int | None:
     return prompts_in_data // config.data.train_batch_size * config.trainer.total_epochs
 
 
-def _processes(config: Config, world_size: int, nodes: int) -> list[PlannedProcess]:
-    """Ranks as torchrun places them, one supervisor on each node, its children spread over the nodes in turn."""
-    here = max(1, world_size // nodes)
-    present = {"policy": True, "reference": config.need_reference, "critic": config.need_critic, "rollout engine": True}
+def _processes(config: Config, placement: Placement, nodes: int) -> list[PlannedProcess]:
+    """Ranks as torchrun places them, engines on the node of their rank, one supervisor on each node, its other children spread
+    over the nodes in turn."""
+    apart = placement.engines
+    present = {"policy": True, "reference": config.need_reference, "critic": config.need_critic, "rollout engine": not apart}
     model = ", ".join(role for role, there in present.items() if there)
+    roles = {rank: f"controller, {model}" if rank == 0 else model for rank in placement.trainers}
+    roles |= {rank: f"lends its device to engine-{number}" for number, rank in enumerate(apart)}
     ranks = [
+        PlannedProcess(name=f"rank-{rank}", role=roles[rank], node=placement.node_of(rank), needs_torch=True) for rank in sorted(roles)
+    ]
+    ranks += [
         PlannedProcess(
-            name=f"rank-{rank}", role=f"controller, {model}" if rank == 0 else model, node=min(rank // here, nodes - 1), needs_torch=True
+            name=f"engine-{number}",
+            role=f"rollout engine, weights from rank-{placement.owner(number)}",
+            node=placement.node_of(rank),
+            needs_torch=True,
         )
-        for rank in range(world_size)
+        for number, rank in enumerate(apart)
     ]
     supervisors = [PlannedProcess(name=f"supervisor-{node}", role="supervisor", node=node, needs_torch=False) for node in range(nodes)]
     counts = (

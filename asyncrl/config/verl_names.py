@@ -31,6 +31,10 @@ REQUIRED: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType(
         "actor_rollout_ref.actor.fsdp_config.strategy": (("fsdp", "fsdp2"), "models are sharded by FSDP2 only"),
         "actor_rollout_ref.ref.fsdp_config.strategy": (("fsdp", "fsdp2"), "models are sharded by FSDP2 only"),
         "critic.fsdp.strategy": (("fsdp", "fsdp2"), "models are sharded by FSDP2 only"),
+        "reward.reward_manager.name": (
+            ("naive", "dapo"),
+            "reward.reward_kwargs.overlong_buffer_cfg.enable says whether long answers are penalised",
+        ),
     }
 )
 """Options with the only values that are passed over, and why."""
@@ -47,11 +51,9 @@ SWITCHES = (
     "*.model.lora.adapter_path",
     "actor_rollout_ref.rollout.disaggregation.enabled",
     "actor_rollout_ref.rollout.prometheus.enable",
-    "algorithm.rollout_correction.rollout_is",
-    "algorithm.rollout_correction.rollout_rs",
-    "algorithm.rollout_correction.bypass_mode",
     "reward.sandbox_fusion.url",
     "transfer_queue.metrics.enabled",
+    "trainer.v1.separate_async.hybrid_rollout.enable_switch",
 )
 """Main switches of parts: only verl's default (off) is passed over."""
 
@@ -112,7 +114,6 @@ NO_EFFECT: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "actor_rollout_ref.rollout.multi_stage_wake_up",
             "actor_rollout_ref.rollout.engine_kwargs.*",
             "actor_rollout_ref.rollout.server.*",
-            "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes",
             "actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs",
         ),
         "its part is switched off": (
@@ -124,8 +125,6 @@ NO_EFFECT: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "skip.rollout_tq.*",
             "*.qat.*",
             "*.turbo_config.*",
-            "actor_rollout_ref.actor.policy_loss.*",
-            "actor_rollout_ref.actor.tau_*",
             "*.model.mtp.*",
             "*.model.lora.*",
             "*.model.lora_alpha",
@@ -135,15 +134,10 @@ NO_EFFECT: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "actor_rollout_ref.rollout.multi_turn.*",
             "actor_rollout_ref.rollout.disaggregation.*",
             "actor_rollout_ref.rollout.prometheus.*",
-            "actor_rollout_ref.rollout.n_gpus_per_node",
             "algorithm.pf_ppo.*",
-            "algorithm.filter_groups.*",
-            "algorithm.rollout_correction.*",
             "reward.max_*",
             "reward.estimated_tokens_per_request",
-            "trainer.v1.sync",
-            "trainer.v1.colocate_async.*",
-            "trainer.v1.separate_async.*",
+            "trainer.v1.separate_async.hybrid_rollout.*",
             "transfer_queue.metrics.*",
             "transfer_queue.backend.MooncakeStore.*",
             "transfer_queue.backend.Yuanrong.*",
@@ -215,6 +209,12 @@ def known_name(name: str) -> str | None:
             return f"{above}.*"
     inside = any(other.startswith(f"{name}.") for other in defaults())
     return name if inside or name.startswith("ray_kwargs.") else None
+
+
+def in_verl(name: str) -> bool:
+    """Whether verl has an option of this name, be it as a part of a table."""
+    parts = name.split(".")
+    return name in defaults() or any(f"{'.'.join(parts[:length])}.*" in defaults() for length in range(1, len(parts)))
 
 
 def judge(name: str, value: Any, *, critic: bool = True) -> str:

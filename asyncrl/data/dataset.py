@@ -1,6 +1,7 @@
 """The endless order in which a run uses its prompts, and the point it has reached."""
 
 import random
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -8,6 +9,8 @@ import msgspec
 from asyncrl.data.prompts import PromptRow
 from asyncrl.errors import DataError
 from asyncrl.trajectory import make_uid
+
+_UID = re.compile(r"s(?P<seed>\d+)e(?P<epoch>\d+)p(?P<position>\d+)")
 
 
 class StreamState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,6 +64,13 @@ class PromptStream:
                 self._start(epoch=self._epoch + 1, position=0)
         return taken
 
+    def row(self, uid: str) -> PromptRow:
+        """The prompt that a uid of this run uses. Raises DataError for another uid."""
+        match = _UID.fullmatch(uid)
+        if match is None or int(match["seed"]) != self._seed or int(match["position"]) >= self.prompts_per_epoch:
+            raise DataError(f"{uid!r} is no prompt of this run")
+        return self._rows[self._order_of(int(match["epoch"]))[int(match["position"])]]
+
     def state(self) -> StreamState:
         """The point that has been reached."""
         return self._state(self._epoch, self._position)
@@ -85,7 +95,10 @@ class PromptStream:
         )
 
     def _start(self, epoch: int, position: int) -> None:
+        self._epoch, self._position, self._order = epoch, position, self._order_of(epoch)
+
+    def _order_of(self, epoch: int) -> list[int]:
         order = list(range(len(self._rows)))
         if self._shuffle:
             random.Random(f"{self._seed} {epoch}").shuffle(order)
-        self._epoch, self._position, self._order = epoch, position, order
+        return order

@@ -7,8 +7,11 @@ from asyncrl.launch.watching import watching
 from asyncrl.runtime.host import Host
 from asyncrl.runtime.supervisor import SupervisorClient
 
-CHILD_ENVIRONMENT = ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THREADS", "HF_HUB_OFFLINE", "TZ")
-"""What agents, rewards and shards may see of this environment: no token, no credential."""
+CHILD_ENVIRONMENT = (
+    *("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THREADS", "HF_HUB_OFFLINE", "TZ"),
+    *("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+)
+"""What the children of a run may see of this environment: no token, no credential. The last three are for engines."""
 
 
 def start_supervisor(

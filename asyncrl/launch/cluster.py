@@ -10,16 +10,21 @@ import msgspec
 
 from asyncrl.config.places import resolve_path
 from asyncrl.config.schema import Config
+from asyncrl.config.schema.reward import Reward
 from asyncrl.runtime.actor import Actor
 from asyncrl.runtime.group import ActorGroup
 from asyncrl.runtime.messages import ActorAddress
 from asyncrl.runtime.ref import ActorRef
 from asyncrl.runtime.system import ActorSystem
 from asyncrl.runtime.tasks import all_of
+from asyncrl.training.checkpoint import Checkpoint
 from asyncrl.transfer_queue.client import TransferQueue
 from asyncrl.transfer_queue.shard import QueueShard, ShardOptions
 from asyncrl.workers.agent import AgentWorker
 from asyncrl.workers.critic import CriticWorker
+from asyncrl.workers.engine_process import rollout_of
+from asyncrl.workers.fleet import EngineFleet
+from asyncrl.workers.overlong import Overlong
 from asyncrl.workers.policy import PolicyWorker
 from asyncrl.workers.rank import QueueWorker
 from asyncrl.workers.reference import ReferenceWorker
@@ -27,11 +32,12 @@ from asyncrl.workers.reward import RewardWorker
 from asyncrl.workers.rollout import RolloutWorker
 
 REWARD_THREADS = 8
-SHARD_RESTARTS = 3
-"""How often a shard may die within a minute."""
+RESTARTS = 3
+"""How often a shard, an agent worker or a reward worker may die within a minute."""
 
 A = TypeVar("A", bound=Actor)
 Starter = Callable[[], Coroutine[Any, Any, ActorRef[A]]]
+Join = Callable[[int], Coroutine[Any, Any, None]]
 
 
 class Spawner(Protocol):
@@ -43,19 +49,21 @@ class Spawner(Protocol):
 
 
 class RoleAddresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The roles of a rank."""
+    """The roles of a rank that trains: ``rollout`` where its engine lives in it, ``sender`` where it sends weights to another."""
 
     policy: ActorAddress
     reference: ActorAddress | None
     critic: ActorAddress | None
-    rollout: ActorAddress
+    rollout: ActorAddress | None
+    sender: ActorAddress | None = None
 
 
-class RankAddresses(RoleAddresses, frozen=True, kw_only=True):
-    """What a rank publishes when its models are in place."""
+class RankAddresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a rank publishes when its models are in place; no roles where it only lends its device to an engine."""
 
     pid: int
     control: ActorAddress
+    roles: RoleAddresses | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +85,41 @@ class Cluster:
     critic: ActorGroup[CriticWorker] | None
     rollout: ActorGroup[RolloutWorker]
     agents: list[ActorRef[AgentWorker]]
+    join: Join
+    """Tells an agent worker, by its number, where the others are; a life that begins anew does not know."""
+    fleet: ActorRef[EngineFleet] | None = None
+    """Who brings weights to the engines that are processes of their own."""
 
 
-def shard_options(config: Config, run_folder: Path, attempt: str) -> ShardOptions:
-    """How the shards of an attempt keep its rows; another attempt begins without them, as its checkpoint does."""
+def overlong(reward: Reward) -> Overlong | None:
+    """The penalty for too long answers, where it is switched on."""
+    buffer = reward.reward_kwargs.overlong_buffer_cfg
+    if not buffer.enable:
+        return None
+    return Overlong(limit=reward.reward_kwargs.limit, buffer=buffer.len, factor=buffer.penalty_factor, log=buffer.log)
+
+
+def shard_options(config: Config, run_folder: Path, found: Checkpoint | None) -> ShardOptions:
+    """How the shards keep the rows. Where they keep a journal, another attempt begins with the rows of the one before.
+
+    The folder is named after the number of shards: a row lies where that number puts it.
+    """
     queue = config.transfer_queue
     folder = run_folder / "queue" if queue.journal_folder is None else Path(resolve_path(queue.journal_folder))
     return ShardOptions(
         budget_bytes=int(queue.budget_gb * 1e9),
-        journal=queue.journal,
-        journal_folder=str(folder / attempt),
+        journal=config.journal,
+        journal_folder=str(folder / f"of{queue.shards}"),
+        resume_step=0 if found is None else found.step,
     )
 
 
 async def start_cpu_processes(system: Spawner, config: Config, options: ShardOptions) -> CpuProcesses:
     """Start shards, agent workers and reward workers at once; returns when all are ready.
 
-    A shard that keeps a journal is started again when it dies. Its references are followed within a node.
+    One that dies is started again; its references are followed within a node.
     """
-    restarts = SHARD_RESTARTS if options.journal != "off" and (config.trainer.nnodes or 1) == 1 else 0
+    restarts = RESTARTS if (config.trainer.nnodes or 1) == 1 else 0
     reward, rollout, model = config.reward, config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
     function = reward.custom_reward_function
     silence, lockstep = config.runtime.silence, rollout.full_determinism
@@ -110,7 +134,20 @@ async def start_cpu_processes(system: Spawner, config: Config, options: ShardOpt
         values = config.data.apply_chat_template_kwargs
         limit = config.data.max_prompt_length
         template = model.custom_chat_template
-        return lambda: system.spawn(AgentWorker, folder, limit, template, values, silence, lockstep, name=name, process=name)
+        longest = overlong(reward)
+        return lambda: system.spawn(
+            AgentWorker,
+            folder,
+            limit,
+            template,
+            values,
+            silence,
+            lockstep,
+            overlong=longest,
+            name=name,
+            process=name,
+            restarts=restarts,
+        )
 
     def judge(number: int) -> Starter[RewardWorker]:
         name = f"reward-{number}"
@@ -118,7 +155,7 @@ async def start_cpu_processes(system: Spawner, config: Config, options: ShardOpt
         kwargs = function.reward_kwargs
         inline = config.debug == "inline"
         return lambda: system.spawn(
-            RewardWorker, path, function.name, kwargs, REWARD_THREADS, reward.timeout, inline, name=name, process=name
+            RewardWorker, path, function.name, kwargs, REWARD_THREADS, reward.timeout, inline, name=name, process=name, restarts=restarts
         )
 
     shards = all_of([shard(slot) for slot in range(config.transfer_queue.shards)])
@@ -127,11 +164,22 @@ async def start_cpu_processes(system: Spawner, config: Config, options: ShardOpt
     return CpuProcesses(*await asyncio.gather(shards, agents, rewards))
 
 
-async def connect(system: ActorSystem, config: Config, processes: CpuProcesses, ranks: Sequence[RoleAddresses]) -> Cluster:
-    """Tell every role where the others are, and gather the ranks' roles into groups."""
+async def connect(
+    system: ActorSystem,
+    config: Config,
+    processes: CpuProcesses,
+    ranks: Sequence[RoleAddresses],
+    separate: Sequence[ActorAddress] = (),
+    fleet: ActorRef[EngineFleet] | None = None,
+) -> Cluster:
+    """Tell every role where the others are, and gather the ranks' roles into groups.
+
+    ``separate`` are the engines where they are processes of their own, with their ``fleet``.
+    """
     silence = config.runtime.silence
     policy = ActorGroup([system.ref(rank.policy, PolicyWorker) for rank in ranks]).watched(silence)
-    rollout = ActorGroup([system.ref(rank.rollout, RolloutWorker) for rank in ranks]).watched(silence)
+    engines = [rollout_of(engine) for engine in separate] or [rank.rollout for rank in ranks if rank.rollout is not None]
+    rollout = ActorGroup([system.ref(engine, RolloutWorker) for engine in engines]).watched(silence)
     reference = _group(system, ReferenceWorker, [rank.reference for rank in ranks], silence)
     critic = _group(system, CriticWorker, [rank.critic for rank in ranks], silence)
     shards = [shard.address for shard in processes.shards]
@@ -141,9 +189,12 @@ async def connect(system: ActorSystem, config: Config, processes: CpuProcesses, 
         await reference.call_all(QueueWorker.connect, shards, system.directory)
     if critic is not None:
         await critic.call_all(QueueWorker.connect, shards, system.directory)
-    engines = [rank.rollout for rank in ranks]
-    for agent in processes.agents:
-        await agent.call(AgentWorker.connect, engines, shards, rewards)
+
+    async def join(number: int) -> None:
+        await processes.agents[number].call(AgentWorker.connect, engines, shards, rewards)
+
+    for number in range(len(processes.agents)):
+        await join(number)
     return Cluster(
         queue=TransferQueue(processes.shards),
         policy=policy,
@@ -151,6 +202,8 @@ async def connect(system: ActorSystem, config: Config, processes: CpuProcesses, 
         critic=critic,
         rollout=rollout,
         agents=processes.agents,
+        fleet=fleet,
+        join=join,
     )
 
 

@@ -12,9 +12,10 @@ from asyncrl.runtime.messages import ActorAddress
 from asyncrl.runtime.supervisor import ProcessSpec, SupervisorClient
 from asyncrl.transfer_queue.shard import QueueShard
 from asyncrl.workers.agent import AgentWorker
+from asyncrl.workers.engine_process import EngineProcess
 from asyncrl.workers.reward import RewardWorker
 
-CHILDREN = {f"{kind.__module__}:{kind.__qualname__}": kind.process_role for kind in (QueueShard, AgentWorker, RewardWorker)}
+CHILDREN = {f"{kind.__module__}:{kind.__qualname__}": kind.process_role for kind in (QueueShard, AgentWorker, RewardWorker, EngineProcess)}
 """All that another node may have started here, and the role of each."""
 
 
@@ -34,7 +35,7 @@ class RankControl(Actor):
 
     @endpoint(roles=(CONTROLLER,))
     async def start_child(self, spec: ProcessSpec) -> ActorAddress:
-        """Start a shard, agent or reward worker under the supervisor of this node.
+        """Start a shard, agent or reward worker, or an engine, under the supervisor of this node.
 
         Raises ActorError for anything else, ActorDied with its last lines for a child that does not come up.
         """

@@ -6,26 +6,34 @@ from collections.abc import Callable, Iterator, Sequence
 from asyncrl.agents.chat import ChatTokenizer
 from asyncrl.algorithms.kl_in_reward import kl_controller
 from asyncrl.config.schema import Config
+from asyncrl.launch.checkpoint import checkpoint_folder
 from asyncrl.launch.inputs import total_steps
 from asyncrl.launch.models import advantage_settings
+from asyncrl.launch.revival import Revival
 from asyncrl.launch.run_folder import RunFolder
+from asyncrl.launch.schedule import open_sampler, open_schedule
 from asyncrl.launch.session import Session, say
 from asyncrl.observe.console import ConsoleTracker
 from asyncrl.observe.curve import draw_curve
 from asyncrl.observe.trackers import FileTracker, Generations, TensorBoardTracker, Tracker, TrackerSet
+from asyncrl.runtime.directory import Directory
+from asyncrl.runtime.tasks import running
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.feeder import Feeder, GroupSettings
+from asyncrl.trainer.flow import PromptFlow
 from asyncrl.trainer.ledger import Ledger
 from asyncrl.trainer.replay_buffer import ReplayBuffer
 from asyncrl.trainer.report import Number, Sample
-from asyncrl.trainer.schedule import SCHEDULES
 from asyncrl.trainer.stages import Stages
 from asyncrl.trainer.trainer import Parts, Trackers, Trainer
 from asyncrl.trainer.validation import Validation
-from asyncrl.training.checkpoint import CheckpointFolder
 from asyncrl.trajectory import SamplingParams
+from asyncrl.transfer_queue.keys import placement
 
 Say = Callable[[str], None]
+
+SCORES = ("reward", "score", "seq_reward", "seq_final_reward")
+"""Names of the filter's metric that mean the score itself: the one of verl's V1 trainer, and those of its recipes."""
 
 
 class RunTrackers:
@@ -84,31 +92,45 @@ def build_trainer(session: Session, trackers: Trackers, say: Say) -> Trainer:
         algorithm=config.algorithm,
         estimation=advantage_settings(config),
         kl=kl,
+        fleet=cluster.fleet,
     )
-    replay = ReplayBuffer(cluster.queue, "train", say)
+    replay = ReplayBuffer(cluster.queue, "train", say, slot_of=lambda uid: placement(uid, config.transfer_queue.shards))
     validation_replay = ReplayBuffer(cluster.queue, "val", say)
     val_kwargs = config.actor_rollout_ref.rollout.val_kwargs
     judge = Feeder(cluster.queue, cluster.agents, _validation_groups(config))
     ledger = Ledger()
-    folder = CheckpointFolder(str(session.folder.path), config.trainer.max_actor_ckpt_to_keep)
+    steps, schedule = total_steps(config, prompts.steps_per_epoch), open_schedule(config)
+    flow = PromptFlow(
+        ledger=ledger,
+        prompts=prompts,
+        feeder=Feeder(cluster.queue, cluster.agents, training_groups(config)),
+        replay=replay,
+        sampler=open_sampler(config, schedule),
+        queue=cluster.queue,
+        schedule=schedule,
+        host=session.host,
+        say=say,
+        batch=config.data.train_batch_size,
+        total_steps=steps,
+        lease_seconds=config.trainer.v1.sampler.lease,
+    )
     parts = Parts(
         host=session.host,
         queue=cluster.queue,
         stages=stages,
         prompts=prompts,
-        feeder=Feeder(cluster.queue, cluster.agents, training_groups(config)),
+        flow=flow,
         replay=replay,
         validation=Validation(
             cluster.queue, judge, validation_replay, session.validation_rows, val_kwargs.n, config.trainer.seed, config.data.val_batch_size
         ),
         validation_replay=validation_replay,
-        ledger=ledger,
-        checkpoints=Checkpoints(folder, stages, prompts, ledger),
-        schedule=SCHEDULES[config.trainer.v1.trainer_mode],
+        checkpoints=Checkpoints(checkpoint_folder(config, session.folder), session.checkpoint, stages, prompts, ledger),
+        schedule=schedule,
         trackers=trackers,
         say=say,
     )
-    return Trainer(config, parts, len(cluster.policy), total_steps(config, prompts.steps_per_epoch))
+    return Trainer(config, parts, len(cluster.policy), steps)
 
 
 @contextlib.contextmanager
@@ -126,7 +148,13 @@ def tracked_trainer(session: Session) -> Iterator[Trainer]:
 async def train(session: Session) -> None:
     """Run the loop to its end."""
     with tracked_trainer(session) as trainer:
-        await trainer.run()
+        directory = session.system.directory
+        # Without one no process begins a new life.
+        following = (
+            [] if directory is None else [Revival(session.system.ref(directory, Directory), session.cluster, trainer.parts.flow).run]
+        )
+        async with running(*following):
+            await trainer.run()
 
 
 def show_curve(config: Config, folder: RunFolder) -> None:
@@ -140,6 +168,7 @@ def show_curve(config: Config, folder: RunFolder) -> None:
 def training_groups(config: Config) -> GroupSettings:
     """What every training group has in common, with what the advantage estimator needs of it."""
     rollout, needs = config.actor_rollout_ref.rollout, advantage_settings(config).estimator.needs
+    rule, bounded = config.algorithm.filter_groups, config.trainer.v1.sampler.max_off_policy_threshold is not None
     sampling = SamplingParams(
         temperature=rollout.temperature,
         top_p=rollout.top_p,
@@ -155,6 +184,8 @@ def training_groups(config: Config) -> GroupSettings:
         rollout.agent.default_agent_loop,
         greedy_baseline=needs.greedy_baseline,
         reward_components=tuple(name for name, _ in config.algorithm.components) if needs.reward_components else (),
+        filter_metric="" if rule.metric in SCORES else rule.metric,
+        report_start=bounded and open_schedule(config).whole_groups,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from asyncrl.config.placement import Placement
 from asyncrl.config.plan import batch_arithmetic
 from asyncrl.config.schema import Config
 from asyncrl.launch.cluster import CpuProcesses
@@ -13,11 +14,20 @@ def header_lines(
 ) -> list[tuple[str, str]]:
     """Name and text of each line; ``supervisors`` are those of the nodes."""
     plan = batch_arithmetic(config, len(ranks), len(supervisors))
+    known = {process.name: process.role for process in plan.processes}
     where = [f" on node {node}" if len(supervisors) > 1 else "" for node in range(len(supervisors))]
     homes = [where[rank * len(supervisors) // len(ranks)] for rank in range(len(ranks))]
-    present = {"reference": config.need_reference, "critic (FSDP2 shard)": config.need_critic, "embedded rollout engine": True}
+    placement = Placement.of(config, len(ranks), len(supervisors))
+    present = {
+        "reference": config.need_reference,
+        "critic (FSDP2 shard)": config.need_critic,
+        "embedded rollout engine": not placement.engines,
+    }
     roles = ", ".join(["policy (FSDP2 shard)", *(role for role, there in present.items() if there)])
-    lines = [(f"rank {rank}", f"pid {pid}{homes[rank]}: {roles}{', controller' if rank == 0 else ''}") for rank, pid in enumerate(ranks)]
+    of_rank = {rank: f"{roles}{', controller' if rank == 0 else ''}" for rank in placement.trainers}
+    of_rank |= {rank: known[f"rank-{rank}"] for rank in placement.engines}
+    lines = [(f"rank {rank}", f"pid {pid}{homes[rank]}: {of_rank[rank]}") for rank, pid in enumerate(ranks)]
+    lines += [(name, role) for name, role in known.items() if name.startswith("engine-")]
     counts = f"{len(processes.shards)} queue shards, {len(processes.agents)} agent workers, {len(processes.rewards)} reward workers"
     step = (
         f"{plan.prompts} prompts x {plan.sessions} sessions = {plan.trajectories} rows, {plan.optimizer_steps} optimizer steps of "

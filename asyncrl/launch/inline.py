@@ -19,6 +19,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from asyncrl.config.load import Loaded, load_config, to_yaml
 from asyncrl.config.schema import Config
 from asyncrl.errors import CallFailed
+from asyncrl.launch.checkpoint import newest_checkpoint
 from asyncrl.launch.cluster import connect, shard_options, start_cpu_processes
 from asyncrl.launch.controller import show_curve, tracked_trainer, train
 from asyncrl.launch.environment import Place
@@ -80,14 +81,15 @@ async def open_session(loaded: Loaded) -> AsyncIterator[Session]:
             prompts, rows = open_prompts(config, tokenizer)
             steps = total_steps(config, prompts.steps_per_epoch)
             roles = await start_roles(system, InlineDevice(), config, ONLY_RANK, steps)
-            actors = await start_cpu_processes(system, config, shard_options(config, folder.path, "inline"))
+            found = newest_checkpoint(config, folder)
+            actors = await start_cpu_processes(system, config, shard_options(config, folder.path, found))
             cluster = await connect(system, config, actors, [roles])
             (folder.path / CONFIG_FILE).write_text(to_yaml(loaded.resolved))
             for notice in loaded.notices:
                 say(notice)
             lines = header_lines(config, folder, actors, [os.getpid()], os.getpid())
             header = [("beside it" if name == "supervisor" else name, text) for name, text in lines]
-            yield Session(loaded, host, folder, cluster, tokenizer, prompts, rows, steps, header)
+            yield Session(loaded, host, folder, system, cluster, tokenizer, prompts, rows, steps, header, found)
 
 
 class InlineSystem(ActorSystem):
@@ -157,7 +159,7 @@ def _run_folder(config: Config, host: RealHost) -> Iterator[RunFolder]:
 def _group() -> Iterator[None]:
     """A process group of one member."""
     hook = sys.excepthook
-    join_group(HashStore(), ONLY_RANK)
+    join_group(HashStore(), ONLY_RANK.rank, [ONLY_RANK.rank])
     # torch puts "[rank0]: " before each line of a traceback; here there is nobody to tell it from.
     sys.excepthook = hook
     try:

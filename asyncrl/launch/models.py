@@ -1,6 +1,7 @@
 """The models of one rank: policy, reference and rollout engine, built on the device thread."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,25 +10,23 @@ import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from asyncrl.algorithms.advantages import AdvantageOptions
-from asyncrl.algorithms.losses import POLICY_LOSSES
-from asyncrl.algorithms.losses.vanilla import VanillaOptions
-from asyncrl.algorithms.objective import ObjectiveConfig
+from asyncrl.config.placement import separate
 from asyncrl.config.places import resolve_path
 from asyncrl.config.schema import Config
 from asyncrl.config.schema.critic import CriticOptim
 from asyncrl.config.schema.fsdp import FsdpConfig
 from asyncrl.config.schema.optim import Optim
-from asyncrl.launch.environment import Place
 from asyncrl.launch.estimator import open_estimator
-from asyncrl.rollout.embedded import EmbeddedEngine, EmbeddedOptions
+from asyncrl.launch.policy_loss import correction_options, denominator, open_objective
+from asyncrl.rollout.embedded import EmbeddedEngine
 from asyncrl.training.fsdp import FSDPEngine
 from asyncrl.training.fsdp_values import FSDPValueEngine
 from asyncrl.training.microbatch import MicroBatching
 from asyncrl.training.model import ModelConfig
 from asyncrl.training.optimizer import OptimizerConfig
-from asyncrl.weight_sync.digest import digest
 from asyncrl.workers.advantages import AdvantageSettings
 from asyncrl.workers.critic import CriticSettings
+from asyncrl.workers.engine_process import EngineRecipe
 from asyncrl.workers.policy import PolicySettings
 
 FORMATS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -35,19 +34,19 @@ FORMATS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """What a rank holds. The engine owns its weights; they are never the trainer's tensors."""
+    """What a rank that trains holds. The engine, where it lives here, owns its weights; they are never the trainer's tensors."""
 
     policy: FSDPEngine
     reference: FSDPEngine | None
     critic: FSDPValueEngine | None
-    rollout: EmbeddedEngine
+    rollout: EmbeddedEngine | None
     pad_token_id: int
 
 
-def join_group(store: Store, place: Place) -> None:
-    """Join the process group. Blocking; on the device thread, as everything collective."""
+def join_group(store: Store, rank: int, trainers: Sequence[int]) -> None:
+    """Join the process group of the ranks that train. Blocking; on the device thread, as everything collective."""
     backend = "nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size)
+    dist.init_process_group(backend, store=store, rank=trainers.index(rank), world_size=len(trainers))
 
 
 def leave_group() -> None:
@@ -55,14 +54,14 @@ def leave_group() -> None:
     dist.destroy_process_group()
 
 
-def device_of(config: Config, place: Place) -> str:
-    """The device of this rank: as configured, else a GPU of its own where there is one, else the CPU."""
+def device_of(config: Config, local_rank: int) -> str:
+    """The device of a rank: as configured, else a GPU of its own where there is one, else the CPU."""
     kind = config.trainer.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return f"cuda:{place.local_rank}" if kind == "cuda" else "cpu"
+    return f"cuda:{local_rank}" if kind == "cuda" else "cpu"
 
 
 def build_models(config: Config, device: str, total_steps: int) -> Models:
-    """Read and shard the policy and, where something needs them, reference and critic; read the engine's model. Collective."""
+    """Read and shard the policy and, where something needs them, reference and critic; read the model of an engine here. Collective."""
     torch.manual_seed(config.trainer.seed)
     roles = config.actor_rollout_ref
     policy = FSDPEngine(_model(config, roles.actor.fsdp_config, device, trainable=True), _optimizer(roles.actor.optim, total_steps))
@@ -72,20 +71,23 @@ def build_models(config: Config, device: str, total_steps: int) -> Models:
     critic = None
     if config.need_critic:
         critic = FSDPValueEngine(_critic_model(config, device), _optimizer(config.critic.optim, total_steps), config.trainer.seed)
-    rollout = EmbeddedEngine.from_folder(
-        resolve_path(roles.model.path),
-        EmbeddedOptions(
-            max_num_seqs=roles.rollout.max_num_seqs,
-            max_model_len=roles.rollout.model_limit,
-            max_num_batched_tokens=roles.rollout.max_num_batched_tokens,
-            full_determinism=roles.rollout.full_determinism,
-        ),
-        digest=digest,
-        device=device,
-        dtype=_dtype(roles.rollout.dtype, device),
-        trust_remote_code=roles.model.trust_remote_code,
-    )
+    rollout = None if separate(config) else engine_recipe(config, device).open()
     return Models(policy, reference, critic, rollout, _pad_token_id(resolve_path(roles.model.path)))
+
+
+def engine_recipe(config: Config, device: str) -> EngineRecipe:
+    """The engine of the configuration, on ``device``."""
+    model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
+    return EngineRecipe(
+        folder=resolve_path(model.path),
+        device=device,
+        dtype=_dtype(rollout.dtype, device),
+        max_num_seqs=rollout.max_num_seqs,
+        max_model_len=rollout.model_limit,
+        max_num_batched_tokens=rollout.max_num_batched_tokens,
+        full_determinism=rollout.full_determinism,
+        trust_remote_code=model.trust_remote_code,
+    )
 
 
 def policy_settings(config: Config) -> PolicySettings:
@@ -93,16 +95,11 @@ def policy_settings(config: Config) -> PolicySettings:
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     packed = config.actor_rollout_ref.model.use_remove_padding
     return PolicySettings(
-        objective=ObjectiveConfig(
-            policy_loss=POLICY_LOSSES[actor.policy_loss.loss_mode],
-            options=VanillaOptions(actor.clip_low, actor.clip_high, actor.clip_ratio_c),
-            loss_agg_mode=actor.loss_agg_mode,
-            entropy_coeff=actor.entropy_coeff,
-            use_kl_loss=actor.use_kl_loss,
-            kl_loss_coef=actor.kl_loss_coef,
-            kl_loss_type=actor.kl_loss_type,
-        ),
+        objective=open_objective(config),
+        correction=correction_options(config),
+        denominator=denominator(config),
         advantages=advantage_settings(config),
+        seed=config.trainer.seed,
         temperature=rollout.temperature,
         epochs=actor.ppo_epochs,
         update_micro=_micro(actor.ppo_micro_batch_size_per_gpu, actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu, packed),
@@ -122,13 +119,21 @@ def advantage_settings(config: Config) -> AdvantageSettings:
         normalise_by_std=algorithm.norm_adv_by_std_in_grpo,
         components=algorithm.components,
     )
-    return AdvantageSettings(estimator=open_estimator(config), options=options, kl_in_reward=algorithm.use_kl_in_reward)
+    correction = algorithm.rollout_correction
+    return AdvantageSettings(
+        estimator=open_estimator(config),
+        options=options,
+        kl_in_reward=algorithm.use_kl_in_reward,
+        importance_weights=correction.decoupled and correction.rollout_is is not None,
+    )
 
 
 def critic_settings(config: Config) -> CriticSettings:
     """What the critic worker needs to know, from the configuration."""
     critic, packed = config.critic, config.critic.model.use_remove_padding
     return CriticSettings(
+        # What the policy's own loss rejects is not rejected for the critic.
+        denominator="response_mask" if correction_options(config) is None else denominator(config),
         cliprange_value=critic.cliprange_value,
         loss_agg_mode=critic.aggregation,
         loss_scale_factor=critic.loss_scale,

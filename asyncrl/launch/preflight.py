@@ -25,6 +25,10 @@ def preflight(config: Config) -> int:
         from asyncrl.launch.estimator import open_estimator  # imports torch, as what it loads does
 
         open_estimator(config)
+    if config.actor_rollout_ref.actor.policy_loss.custom.path is not None:
+        from asyncrl.launch.policy_loss import open_policy_loss
+
+        open_policy_loss(config.actor_rollout_ref.actor)
     tokenizer = open_tokenizer(config)
     stream, validation = open_prompts(config, tokenizer)
     function = config.reward.custom_reward_function

@@ -11,12 +11,15 @@ import msgspec
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from asyncrl.config.load import Loaded, to_yaml
+from asyncrl.config.placement import Placement
 from asyncrl.config.plan import batch_arithmetic
 from asyncrl.errors import AsyncRLError, CallFailed, ConfigError, DataError, RunFailed
+from asyncrl.launch.checkpoint import newest_checkpoint
 from asyncrl.launch.children import start_supervisor
 from asyncrl.launch.cluster import RankAddresses, connect, shard_options, start_cpu_processes
 from asyncrl.launch.control import RankControl
 from asyncrl.launch.controller import show_curve, train
+from asyncrl.launch.engines import gather_fleet, start_engines
 from asyncrl.launch.environment import Place, machine_id
 from asyncrl.launch.guard import EXIT_CONFIG, SIGNAL_EXITS, Guard, Interrupts
 from asyncrl.launch.header import header_lines
@@ -98,11 +101,13 @@ async def run_rank(job: RankJob, controller: Controller = train) -> int:
     try:
         await rank.link()
         guard.starting = False
-        await thread.run(join_group, PrefixStore(f"group/{place.attempt}", board.store), place)
+        if rank.trains:
+            await thread.run(join_group, PrefixStore(f"group/{place.attempt}", board.store), place.rank, rank.placement.trainers)
         await (rank.lead(controller) if place.rank == 0 else rank.follow())
         await rank.links.close()
         await system.close()
-        await thread.run(leave_group)
+        if rank.trains:
+            await thread.run(leave_group)
     except asyncio.CancelledError as error:
         if interrupts.caught is not None:
             guard.end(guard.stopped(interrupts.caught), SIGNAL_EXITS[interrupts.caught])
@@ -156,6 +161,8 @@ class _Rank:
         self.board, self.rendezvous, self.supervisor = board, board.rendezvous, supervisor
         self.guard, self.folder = job.guard, met.folder
         self.config = job.loaded.config
+        self.placement = Placement.of(self.config, job.place.world_size, job.place.nodes)
+        self.trains = job.place.rank in self.placement.trainers
         self.over = asyncio.Event()
         self.links = Links(system, job.guard)
         self.control: ActorAddress | None = None
@@ -190,15 +197,24 @@ class _Rank:
         prompts, rows = open_prompts(self.config, tokenizer)
         self.rendezvous.set("steps_per_epoch", str(prompts.steps_per_epoch).encode())
         steps = total_steps(self.config, prompts.steps_per_epoch)
-        options = shard_options(self.config, self.folder.path, self.system.identity.attempt)
-        processes, _ = await asyncio.gather(start_cpu_processes(self._nodes(), self.config, options), self._publish(steps))
+        found = newest_checkpoint(self.config, self.folder)
+        options = shard_options(self.config, self.folder.path, found)
+        nodes = self._nodes()
+        processes, engines, _ = await asyncio.gather(
+            start_cpu_processes(nodes, self.config, options),
+            start_engines(nodes, self.config, self.placement, self.job.place.nodes),
+            self._publish(steps),
+        )
         ranks = [await self._addresses(rank) for rank in range(self.job.place.world_size)]
-        cluster = await connect(self.system, self.config, processes, ranks)
+        fleet = await gather_fleet(self.system, self.config, self.placement, engines, ranks) if engines else None
+        trainers = [rank.roles for rank in ranks if rank.roles is not None]
+        cluster = await connect(self.system, self.config, processes, trainers, [engine.address for engine in engines], fleet)
         (self.folder.path / "config.yaml").write_text(to_yaml(self.job.loaded.resolved))
         for notice in self.job.loaded.notices:
             say(notice)
         header = header_lines(self.config, self.folder, processes, [rank.pid for rank in ranks], *self._supervisors())
-        await controller(Session(self.job.loaded, self.job.host, self.folder, cluster, tokenizer, prompts, rows, steps, header))
+        session = Session(self.job.loaded, self.job.host, self.folder, self.system, cluster, tokenizer, prompts, rows, steps, header, found)
+        await controller(session)
         await self._finish(ranks)
 
     def _firsts(self) -> dict[int, Peer]:
@@ -216,18 +232,11 @@ class _Rank:
         return Nodes(self.system, controls, {process.name: process.node for process in plan.processes})
 
     async def _publish(self, steps: int) -> None:
-        """Build this rank's models and roles, and tell the others where they are."""
+        """Build this rank's models and roles, where it trains, and tell the others where they are."""
         place = self.job.place
-        roles = await start_roles(self.system, self.thread, self.config, place, steps)
+        roles = await start_roles(self.system, self.thread, self.config, place, steps) if self.trains else None
         assert self.control is not None
-        addresses = RankAddresses(
-            policy=roles.policy,
-            reference=roles.reference,
-            critic=roles.critic,
-            rollout=roles.rollout,
-            pid=os.getpid(),
-            control=self.control,
-        )
+        addresses = RankAddresses(pid=os.getpid(), control=self.control, roles=roles)
         self.rendezvous.set(f"rank/{place.rank}", msgspec.msgpack.encode(addresses))
 
     async def _addresses(self, rank: int) -> RankAddresses:

@@ -10,6 +10,8 @@ from asyncrl.data.prompts import PromptRow
 from asyncrl.launch.cluster import Cluster
 from asyncrl.launch.run_folder import RunFolder
 from asyncrl.runtime.host import Host
+from asyncrl.runtime.system import ActorSystem
+from asyncrl.training.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +21,15 @@ class Session:
     loaded: Loaded
     host: Host
     folder: RunFolder
+    system: ActorSystem
     cluster: Cluster
     tokenizer: ChatTokenizer
     prompts: PromptStream
     validation_rows: list[PromptRow]
     total_steps: int
     header: list[tuple[str, str]]
+    checkpoint: Checkpoint | None
+    """What the run goes on from."""
 
 
 Controller = Callable[[Session], Awaitable[None]]

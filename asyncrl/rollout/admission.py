@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from asyncrl.trajectory import GREEDY_SESSION, GenerateOutput, GenerateRequest, PolicyVersion, StopReason
+from asyncrl.trajectory import GREEDY_SESSION, FirstToken, GenerateOutput, GenerateRequest, PolicyVersion, StopReason
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +27,15 @@ class Running:
     def known(self) -> int:
         """Tokens of prompt and answer so far."""
         return len(self.request.prompt_ids) + len(self.token_ids)
+
+    def append(self, token: int, log_prob: float, version: PolicyVersion) -> FirstToken | None:
+        """One more token. Returns the word that it is the first one, if the request asks for it."""
+        self.token_ids.append(token)
+        self.log_probs.append(log_prob)
+        self.versions.append(version)
+        if len(self.token_ids) == 1 and self.request.report_start:
+            return FirstToken(self.request.request_id, version)
+        return None
 
     def ids(self) -> list[int]:
         """Prompt and answer so far."""

@@ -18,7 +18,7 @@ from asyncrl.rollout.cache import SlotCache
 from asyncrl.rollout.model import check_length, eos_token_ids, read_model
 from asyncrl.rollout.sampling import Sampler, uniform
 from asyncrl.rollout.weights import copy_weights
-from asyncrl.trajectory import GREEDY_SESSION, GenerateOutput, GenerateRequest, PolicyVersion, StopReason
+from asyncrl.trajectory import GREEDY_SESSION, FirstToken, GenerateOutput, GenerateRequest, PolicyVersion, StopReason
 
 Digest = Callable[[Iterable[tuple[str, Tensor]]], str]
 
@@ -56,6 +56,7 @@ class EmbeddedEngine:
         self._version: PolicyVersion = -1
         self._running: list[Running] = []
         self._in_flight: dict[str, Running] = {}
+        self._started: list[FirstToken] = []
         self._admission = Admission(options.max_num_seqs, waves=options.full_determinism)
         self._cache = SlotCache(options.max_num_seqs, options.max_model_len)
         self._sampler: Sampler | None = None
@@ -194,9 +195,9 @@ class EmbeddedEngine:
         outputs: list[GenerateOutput] = []
         ended: list[int] = []
         for slot, (row, token, log_prob) in enumerate(zip(self._running, tokens, log_probs, strict=True)):
-            row.token_ids.append(token)
-            row.log_probs.append(log_prob)
-            row.versions.append(self._version)
+            first = row.append(token, log_prob, self._version)
+            if first is not None:
+                self._started.append(first)
             if token in self.eos_token_ids and not row.request.sampling.ignore_eos:
                 outputs.append(row.output(StopReason.STOP))
             elif len(row.token_ids) >= row.budget:
@@ -223,6 +224,10 @@ class EmbeddedEngine:
             self._cache.move(sources, targets)
         del self._running[kept:]
         self._sampler = None
+
+    def started(self) -> list[FirstToken]:
+        started, self._started = self._started, []
+        return started
 
     @torch.inference_mode()
     def abort(self, request_ids: Sequence[str] | None = None) -> list[GenerateOutput]:

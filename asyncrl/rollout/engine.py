@@ -7,7 +7,7 @@ no lock and no thread. Between two steps the caller may abort, sleep or load.
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from asyncrl.trajectory import GenerateOutput, GenerateRequest, PolicyVersion
+from asyncrl.trajectory import FirstToken, GenerateOutput, GenerateRequest, PolicyVersion
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,6 +43,10 @@ class RolloutEngine(Protocol):
 
         An engine that sleeps wakes up. Without requests nothing happens. Raises EngineUnavailable before the first load.
         """
+        ...
+
+    def started(self) -> list[FirstToken]:
+        """The requests with ``report_start`` that have drawn their first token since the last call, in the order of the draws."""
         ...
 
     def abort(self, request_ids: Sequence[str] | None = None) -> list[GenerateOutput]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from asyncrl.errors import EngineUnavailable, RolloutError
 from asyncrl.rollout.admission import Admission, Running
-from asyncrl.trajectory import GREEDY_SESSION, GenerateOutput, GenerateRequest, PolicyVersion, StopReason
+from asyncrl.trajectory import GREEDY_SESSION, FirstToken, GenerateOutput, GenerateRequest, PolicyVersion, StopReason
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +35,7 @@ class ScriptedEngine:
         self._admission = Admission(max_num_seqs, waves=full_determinism)
         self._running: list[Running] = []
         self._in_flight: dict[str, Sequence[int]] = {}
+        self._started: list[FirstToken] = []
 
     @property
     def version(self) -> PolicyVersion:
@@ -82,9 +83,9 @@ class ScriptedEngine:
         kept: list[Running] = []
         for row in self._running:
             answer = self._in_flight[row.request.request_id]
-            row.token_ids.append(answer[len(row.token_ids)])
-            row.log_probs.append(self._log_prob)
-            row.versions.append(self._version)
+            first = row.append(answer[len(row.token_ids)], self._log_prob, self._version)
+            if first is not None:
+                self._started.append(first)
             if len(row.token_ids) == len(answer):
                 outputs.append(row.output(StopReason.STOP))
             elif len(row.token_ids) == row.budget:
@@ -95,6 +96,10 @@ class ScriptedEngine:
         for output in outputs:
             del self._in_flight[output.request_id]
         return outputs
+
+    def started(self) -> list[FirstToken]:
+        started, self._started = self._started, []
+        return started
 
     def abort(self, request_ids: Sequence[str] | None = None) -> list[GenerateOutput]:
         names = frozenset(self._in_flight if request_ids is None else request_ids)

@@ -137,6 +137,9 @@ class Actor:
     process_role: ClassVar[str] = "worker"
     """The role of the process that an actor gets of its own. It decides which keys that process holds, and whom it may call."""
 
+    ready_within: ClassVar[float] = 30.0
+    """Seconds that a process of its own may take until ``on_start`` has returned."""
+
     own_thread: ClassVar[bool] = False
     """Whether plain functions run on one thread that is this actor's alone, in their order; else on the process's worker threads."""
 

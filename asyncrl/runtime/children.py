@@ -111,4 +111,4 @@ def child_spec(cls: type[Actor], args: tuple[Any, ...], kwargs: dict[str, Any], 
     if frames:
         raise WireError(f"{cls.__qualname__}: buffers cannot be constructor arguments of a child; pass them in a call")
     actor = f"{cls.__module__}:{cls.__qualname__}"
-    return ProcessSpec(process, actor, data, {}, actor_name=name, restarts=restarts, role=cls.process_role)
+    return ProcessSpec(process, actor, data, {}, actor_name=name, ready_within=cls.ready_within, restarts=restarts, role=cls.process_role)

@@ -98,12 +98,23 @@ def unobserved(failed: Callable[[str, BaseException], None], loop: asyncio.Abstr
         failed(f"{context['message']}: {type(error).__name__}: {error}", error)
 
 
+def start_log() -> None:
+    """What the process says goes to its standard error. Our own lines keep their way whatever a library does to the root logger."""
+    form = "%(asctime)s %(name)s %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form)
+    ours, handler = logging.getLogger("asyncrl"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(form))
+    ours.addHandler(handler)
+    ours.setLevel(logging.INFO)
+    ours.propagate = False
+
+
 def main() -> None:
     """Entry of a child process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.umask(0o077)
     show_name(sys.argv[1].removeprefix("asyncrl:"))
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    start_log()
     birth = msgspec.msgpack.decode(read_sealed(int(sys.argv[2])), type=Birth)
     ready = int(sys.argv[3])
     # The actor's own children must not hold the pipe open.

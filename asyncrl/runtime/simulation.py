@@ -96,8 +96,9 @@ class Simulation:
         self._generations: dict[str, int] = {}
         self._living: dict[str, tuple[str, ActorSystem, SimulatedHost]] = {}
 
-    def system(self, process: str, endpoint: str = "", credit: int = CREDIT) -> ActorSystem:
-        """Starts a process. The second life of a name has generation 1, and its endpoint unless another one is given.
+    def system(self, process: str, endpoint: str = "", credit: int = CREDIT, role: str = "") -> ActorSystem:
+        """Starts a process, which says that it has ``role``. The second life of a name has generation 1, and its endpoint unless
+        another one is given.
 
         An older life that still runs becomes a stale one: it keeps its connections, its endpoint belongs to the new one.
         """
@@ -105,7 +106,7 @@ class Simulation:
         node = f"{process}#{generation}"
         host = SimulatedHost(self.seed, node, self.files)
         transport = self.network.transport(node, endpoint or f"sim://{process}")
-        system = ActorSystem(Identity(process, "simulated", generation, TOKEN), host, transport, credit=credit)
+        system = ActorSystem(Identity(process, "simulated", generation, TOKEN, role), host, transport, credit=credit)
         self._living[process] = node, system, host
         loop = asyncio.get_running_loop()
         if isinstance(loop, SimulatedLoop):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from asyncrl.algorithms.balance import balance_rows
@@ -57,6 +58,28 @@ def collect(partition_id: str, uids: Sequence[str], rows: Mapping[str, dict[str,
         step=step,
         greedy=tuple(greedy),
         baselines=tuple(baselines.get(group) for group in range(len(uids))),
+    )
+
+
+def joined(batches: Sequence[KVBatchMeta]) -> KVBatchMeta:
+    """The rows of the local updates of a step as one batch."""
+    if len(batches) == 1:
+        return batches[0]
+    groups: list[int] = []
+    prompts = 0
+    for batch in batches:
+        groups += [prompts + group for group in batch.groups]
+        prompts += len(batch.uids)
+
+    return KVBatchMeta(
+        partition_id=batches[0].partition_id,
+        uids=tuple(chain.from_iterable(batch.uids for batch in batches)),
+        keys=tuple(chain.from_iterable(batch.keys for batch in batches)),
+        tags=tuple(chain.from_iterable(batch.tags for batch in batches)),
+        groups=tuple(groups),
+        step=batches[0].step,
+        greedy=tuple(chain.from_iterable(batch.greedy for batch in batches)),
+        baselines=tuple(chain.from_iterable(batch.baselines for batch in batches)),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from asyncrl.algorithms.dynamic_sampling import zero_spread
+from asyncrl.algorithms.metric_names import combine_updates
 from asyncrl.algorithms.step_metrics import (
     VARIANCE,
     length_metrics,
@@ -21,13 +22,15 @@ from asyncrl.algorithms.step_metrics import (
     variance_with_gradient,
     version_metrics,
 )
-from asyncrl.metrics import Metric, Metrics, scalars, spread
+from asyncrl.metrics import Metric, Metrics, merge, scalars, spread
 from asyncrl.runtime.host import Host
 from asyncrl.trainer.batch import KVBatchMeta
 from asyncrl.trainer.learned import Learned
 
 Number = float | int | str | list[float]
 
+ADDED = ("training/rows_trained", "training/optimizer_steps", "training/skipped_steps", "training/rollout_failure")
+"""Beginnings of the counts of a local update that add up over a step, beside those whose names say so."""
 ROLES = ("actor", "critic")
 """The first words of the metrics of an optimizer step."""
 
@@ -51,6 +54,27 @@ class StepReport:
         self._host = host
         self._began = host.clock()
         self._proxies: Metrics = {}
+        self._parts: list[StepReport] = []
+
+    def part(self) -> "StepReport":
+        """The report of one local update, for ``join_parts``."""
+        self._parts.append(StepReport(self.step, self._host))
+        return self._parts[-1]
+
+    def join_parts(self) -> None:
+        """Take over the numbers of the local updates, each weighted by its rows where a mean is meant."""
+        parts, self._parts = self._parts, []
+        names = dict.fromkeys(name for part in parts for name in part.numbers)
+        found = {name: [part.numbers[name] for part in parts if name in part.numbers] for name in names}
+        lists = {name: [number for value in values if isinstance(value, list) for number in value] for name, values in found.items()}
+        plain = [{name: value for name, value in part.numbers.items() if isinstance(value, int | float)} for part in parts]
+        rows = [int(numbers.get("training/rows_trained", 0)) for numbers in plain]
+        combined: dict[str, Number] = dict(combine_updates(plain, rows))
+        combined |= {name: sum(numbers.get(name, 0) for numbers in plain) for name in names if name.startswith(ADDED)}
+        mine = {name: value for name, value in self.numbers.items() if name.startswith("timing_s/") and isinstance(value, float)}
+        self.numbers |= combined | {name: values for name, values in lists.items() if values}
+        self.numbers |= {name: value + sum(numbers.get(name, 0.0) for numbers in plain) for name, value in mine.items()}
+        self._proxies = merge([part._proxies for part in parts])
 
     @contextmanager
     def time(self, stage: str) -> Iterator[None]:

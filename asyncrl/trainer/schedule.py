@@ -3,27 +3,38 @@
 from dataclasses import dataclass
 from typing import Literal
 
+TrainingWindow = Literal["sleep", "pause", "swap"]
+"""What the engines do while the policy trains.
 
-@dataclass(frozen=True, slots=True)
+``sleep``: nothing is in generation; they free their caches. ``pause``: what runs is aborted with its tokens kept, they free their
+caches, and it goes on with the new weights. ``swap``: they generate on, on devices of their own, and take new weights in flight.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """One scheduling policy over the one loop.
 
-    ``lookahead``: batches of prompts that may be in generation beyond the one being trained.
-    ``training_window``: what the co-located engines do while the policy trains.
+    ``lookahead``: batches of prompts that may be in flight beyond the one being trained, a fraction too. ``updates``: local
+    updates of a step, which share one weight sync; they divide the prompts of the step. ``whole_groups``: whether a group with
+    a failed session is replaced; if not, its survivors train.
     """
 
-    lookahead: float
-    training_window: Literal["sleep"]
+    lookahead: float = 0.0
+    updates: int = 1
+    training_window: TrainingWindow = "sleep"
+    whole_groups: bool = False
 
     def room(self, batch: int, in_flight: int, remaining: int) -> int:
         """How many prompts may be issued now: at most ``(1 + lookahead) * batch`` are neither trained nor dropped.
 
         ``remaining`` is how many the remaining steps can train; what is issued beyond would be thrown away.
 
-        >>> Schedule(lookahead=0.5, training_window="sleep").room(batch=32, in_flight=16, remaining=100)
+        >>> Schedule(lookahead=0.5).room(batch=32, in_flight=16, remaining=100)
         32
         """
-        return max(0, min(batch, int((1 + self.lookahead) * batch) - in_flight, remaining - in_flight))
+        return max(0, min(int((1 + self.lookahead) * batch), remaining) - in_flight)
 
 
-SCHEDULES: dict[str, Schedule] = {"sync": Schedule(lookahead=0, training_window="sleep")}
+SYNC = Schedule()
+"""Strictly on-policy: a step's groups are sampled by the weights with which it begins."""

@@ -12,6 +12,7 @@ from asyncrl.config.schema.algorithm import Algorithm
 from asyncrl.errors import WeightSyncError
 from asyncrl.metrics import Metrics, merge
 from asyncrl.runtime.group import ActorGroup
+from asyncrl.runtime.ref import ActorRef
 from asyncrl.trainer.batch import KVBatchMeta
 from asyncrl.trainer.estimate import outcome_rows, row_facts
 from asyncrl.trainer.learned import Learned
@@ -19,6 +20,7 @@ from asyncrl.transfer_queue.client import TransferQueue
 from asyncrl.workers.advantages import AdvantageSettings
 from asyncrl.workers.critic import CriticWorker
 from asyncrl.workers.fields import COMPONENTS
+from asyncrl.workers.fleet import EngineFleet
 from asyncrl.workers.meta import BatchMeta
 from asyncrl.workers.policy import PolicyWorker
 from asyncrl.workers.reference import ReferenceWorker
@@ -45,6 +47,8 @@ class Stages:
     algorithm: Algorithm
     estimation: AdvantageSettings
     kl: FixedKL | AdaptiveKL
+    fleet: ActorRef[EngineFleet] | None
+    """Who brings weights to engines in processes of their own; None where each rank fills its own engine."""
 
     async def old_log_prob(self, shares: Sequence[BatchMeta]) -> Metrics:
         """Log-probs of every row under the weights with which the step began; in bypass mode those of the engine."""
@@ -76,6 +80,9 @@ class Stages:
             costs, metrics = await self._kl_in_reward(shares)
             # Not the sum of the tokens' rewards: an answer without tokens has its score all the same.
             rewards = [score - costs[key] for key, score in zip(batch.keys, rewards, strict=True)]
+        if self.algorithm.rollout_correction.decoupled:
+            batch, corrected = await self._correct_rollout(batch, shares)
+            metrics = merge([metrics, corrected])
         estimator, options = self.estimation.estimator, self.estimation.options
         if isinstance(estimator, TokenEstimator):
             estimates = list(zip(shares, row_facts(batch, shares), strict=True))
@@ -101,7 +108,9 @@ class Stages:
         """Give the policy's weights to every engine as ``version``; return the digest that all of them acknowledge."""
         digests = await self.policy.call_all(PolicyWorker.sync_weights, version)
         if len(dict.fromkeys(digests)) != 1:
-            raise WeightSyncError(f"engines hold different weights of version {version}: {digests}")
+            raise WeightSyncError(f"the ranks give different weights as version {version}: {digests}")
+        if self.fleet is not None:
+            await self.fleet.call(EngineFleet.publish, version, digests[0])
         return digests[0]
 
     async def save(self, folder: str) -> ScheduleMoves:
@@ -120,6 +129,24 @@ class Stages:
         """Go on with the KL weight of a checkpoint."""
         self.kl = replace(self.kl, coefficient=coefficient)
 
+    async def anchor(self) -> None:
+        """Keep the weights of now as those under which ``old_log_probs`` are taken, until ``release_anchor``."""
+        if not self.algorithm.rollout_correction.bypass_mode:
+            await self.policy.call_all(PolicyWorker.anchor)
+
+    async def release_anchor(self) -> None:
+        """Forget the kept weights."""
+        if not self.algorithm.rollout_correction.bypass_mode:
+            await self.policy.call_all(PolicyWorker.release_anchor)
+
+    async def pause(self) -> None:
+        """Abort what the engines generate; the clients keep the tokens and go on with them after ``resume``."""
+        await self.rollout.call_all(RolloutWorker.pause)
+
+    async def resume(self) -> None:
+        """Let the engines generate again."""
+        await self.rollout.call_all(RolloutWorker.resume)
+
     async def sleep(self) -> None:
         """Let the engines free their caches while the policy trains."""
         await self.rollout.call_all(RolloutWorker.sleep)
@@ -133,6 +160,15 @@ class Stages:
         metrics = merge(answer.metrics for answer in answers)
         self.kl = self.kl.updated(metrics["actor/reward_kl_penalty"].value(), len(costs))
         return costs, metrics
+
+    async def _correct_rollout(self, batch: KVBatchMeta, shares: Sequence[BatchMeta]) -> tuple[KVBatchMeta, Metrics]:
+        """The batch with the trainable tokens that rejection left to each row."""
+        reports = await self.policy.call_each(PolicyWorker.correct_rollout, [(share,) for share in shares])
+        left: dict[str, int] = {}
+        for share, report in zip(shares, reports, strict=True):
+            left |= dict(zip(share.keys, report.trainable, strict=True))
+        tags = tuple({**tag, "trainable_len": left[key]} for key, tag in zip(batch.keys, batch.tags, strict=True))
+        return replace(batch, tags=tags), merge(report.metrics for report in reports)
 
     async def _components(self, batch: KVBatchMeta) -> dict[str, Tensor]:
         """The parts of the reward that the estimator compares, [N] by name."""

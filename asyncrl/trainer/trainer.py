@@ -11,15 +11,16 @@ from asyncrl.data.dataset import PromptStream
 from asyncrl.errors import RunFailed, WeightSyncError
 from asyncrl.runtime.host import Host
 from asyncrl.runtime.tasks import running
-from asyncrl.trainer.batch import KVBatchMeta, collect, cut
+from asyncrl.trainer.batch import KVBatchMeta, collect, cut, joined
 from asyncrl.trainer.checkpoint import Checkpoints
-from asyncrl.trainer.feeder import Feeder
-from asyncrl.trainer.ledger import Ledger
+from asyncrl.trainer.flow import PromptFlow
 from asyncrl.trainer.replay_buffer import ReplayBuffer
 from asyncrl.trainer.report import Number, Sample, StepReport
+from asyncrl.trainer.sampler import Ask
 from asyncrl.trainer.schedule import Schedule
 from asyncrl.trainer.stages import Stages
 from asyncrl.trainer.validation import Validation
+from asyncrl.trajectory import PartialGroup
 from asyncrl.transfer_queue.client import TransferQueue
 from asyncrl.workers.fields import GENERATIONS_SHOWN, REPORT
 from asyncrl.workers.meta import BatchMeta
@@ -46,11 +47,10 @@ class Parts:
     queue: TransferQueue
     stages: Stages
     prompts: PromptStream
-    feeder: Feeder
+    flow: PromptFlow
     replay: ReplayBuffer
     validation: Validation
     validation_replay: ReplayBuffer
-    ledger: Ledger
     checkpoints: Checkpoints
     schedule: Schedule
     trackers: Trackers
@@ -82,6 +82,7 @@ class Trainer:
                 if self.due(self.config.trainer.test_freq):
                     await self._validate(report)
                 self.parts.trackers.log(self.step, report.numbers)
+            await self.parts.flow.end(self.step)
 
     @contextlib.asynccontextmanager
     async def started(self) -> AsyncIterator[None]:
@@ -91,14 +92,15 @@ class Trainer:
             yield
 
     async def train_step(self) -> StepReport:
-        """The next step: sample, evaluate, advantages, learn, sync, clear."""
+        """The next step: submit, then for each local update sample, evaluate, advantages, learn; then sync and clear."""
         self.step += 1
         report = StepReport(self.step, self.parts.host)
-        batch = await self._sample(report)
-        cuts = self._balance(batch)
-        await self._evaluate(cuts, report)
-        rewards = await self._advantages(batch, cuts, report)
-        await self._learn(batch, cuts, report)
+        await self._submit(report)
+        trained = [await self._local_update(number, report.part()) for number in range(self.parts.schedule.updates)]
+        batch, rewards = joined([batch for batch, _ in trained]), [reward for _, rewards in trained for reward in rewards]
+        if self.parts.schedule.updates > 1:
+            await self.parts.stages.release_anchor()
+        report.join_parts()
         await self._save(report)
         await self._sync(report)
         await self._account(batch, rewards, report)
@@ -106,18 +108,29 @@ class Trainer:
         report.finish(batch, self.ranks)
         return report
 
+    async def _local_update(self, number: int, report: StepReport) -> tuple[KVBatchMeta, list[float]]:
+        """Sample the groups of one local update and learn from them; returns them with their rewards."""
+        batch = await self._sample(number, report)
+        cuts = self._balance(batch, number)
+        await self._evaluate(cuts, report)
+        rewards = await self._advantages(batch, cuts, report)
+        await self._learn(batch, cuts, report)
+        return batch, rewards
+
     def due(self, frequency: int) -> bool:
         """Whether something with this frequency happens at this step: never for <= 0, else also at the last step."""
         return frequency > 0 and (self.step % frequency == 0 or self.step == self.total_steps)
 
     async def _begin(self) -> None:
         """Go on from the newest checkpoint, or start; publish the weights, and validate those of a start when asked to."""
-        found = self.parts.checkpoints.newest(self.parts.say)
+        found = self.parts.checkpoints.found
         if found is not None:
             self.step = await self.parts.checkpoints.restore(found)
             self.parts.trackers.resume(self.step)
             self.parts.say(f"resumed after step {self.step} from {found.folder}")
         self.digest = await self.parts.stages.publish(self.step)
+        begun = {} if found is None else self.parts.checkpoints.begun(found)
+        await self.parts.flow.resume(self.step, begun, newer=self.config.trainer.resume_newer == "keep")
         if found is not None and not self.config.trainer.val_only:
             return
         if self.config.trainer.val_before_train or self.config.trainer.val_only:
@@ -125,29 +138,37 @@ class Trainer:
             await self._validate(report)
             self.parts.trackers.log(self.step, report.numbers)
 
-    async def _sample(self, report: StepReport) -> KVBatchMeta:
+    async def _submit(self, report: StepReport) -> None:
+        """Issue prompts; the weights of now are those to which the local updates of the step compare."""
         with report.time("gen"):
-            await self._issue()
-            failures = await self.parts.replay.take(self.config.data.train_batch_size)
+            await self.parts.flow.submit(self.step)
+        if self.parts.schedule.updates > 1:
+            await self.parts.stages.anchor()
+
+    async def _sample(self, number: int, report: StepReport) -> KVBatchMeta:
+        """The groups of local update ``number``; with the last of a step the engines are put into its training window."""
+        with report.time("gen"):
+            failures = await self.parts.flow.sample(self._ask(number))
             partition = self.parts.replay.partition_id
             rows = await self.parts.queue.kv_list(partition, {"status": "success"})
             batch = collect(partition, list(failures), rows, self.step)
-            if self.parts.schedule.training_window == "sleep" and self.config.actor_rollout_ref.rollout.free_cache_engine:
-                await self.parts.stages.sleep()
+            if number == self.parts.schedule.updates - 1:
+                await self._open_window()
         self._count_failures(batch, failures, report)
         return batch
 
-    async def _issue(self) -> None:
-        """Issue as many prompts as the schedule has room for."""
-        batch = self.config.data.train_batch_size
-        remaining = (self.total_steps - self.step + 1) * batch
-        if remaining <= 0:
-            raise RunFailed(f"there is no step {self.step}: the run has {self.total_steps} (trainer.total_training_steps)")
-        room = self.parts.schedule.room(batch, self.parts.ledger.counts()["in_flight"], remaining)
-        prompts = self.parts.prompts.take(room)
-        for uid, _ in prompts:
-            self.parts.replay.table.expect(uid, self.parts.ledger.issue(uid, self.step))
-        await self.parts.feeder.issue(prompts, self.step)
+    def _ask(self, number: int) -> Ask:
+        batch, updates = self.config.data.train_batch_size, self.parts.schedule.updates
+        count = batch // updates
+        return Ask(step=self.step, count=count, batch=batch, later=count * (updates - 1 - number))
+
+    async def _open_window(self) -> None:
+        """What the engines do while the policy trains."""
+        window, rollout = self.parts.schedule.training_window, self.config.actor_rollout_ref.rollout
+        if window == "pause":
+            await self.parts.stages.pause()
+        if window != "swap" and rollout.free_cache_engine:
+            await self.parts.stages.sleep()
 
     def _count_failures(self, batch: KVBatchMeta, failures: dict[str, list[str]], report: StepReport) -> None:
         """Say what failed; survivors train, a step without any row is an error that names the causes."""
@@ -166,15 +187,17 @@ class Trainer:
         if not batch.keys:
             raise RunFailed(f"step {self.step} has no row to train: " + "; ".join(causes[:8]))
 
-    def _balance(self, batch: KVBatchMeta) -> Cuts:
+    def _balance(self, batch: KVBatchMeta, number: int) -> Cuts:
         actor, critic = self.config.actor_rollout_ref.actor, self.config.critic
-        policy = self._cut(batch, actor.ppo_mini_batch_size, actor.data_loader_seed if actor.shuffle else None)
+        policy = self._cut(batch, number, actor.ppo_mini_batch_size, actor.data_loader_seed if actor.shuffle else None)
         if self.parts.stages.critic is None:
             return Cuts(policy, [])
-        return Cuts(policy, self._cut(batch, critic.mini_batch_size, critic.data_loader_seed if critic.shuffled else None))
+        return Cuts(policy, self._cut(batch, number, critic.mini_batch_size, critic.data_loader_seed if critic.shuffled else None))
 
-    def _cut(self, batch: KVBatchMeta, size: int, shuffle_seed: int | None) -> list[BatchMeta]:
-        permutation = None if shuffle_seed is None else (self.config.trainer.seed + shuffle_seed, self.step)
+    def _cut(self, batch: KVBatchMeta, number: int, size: int, shuffle_seed: int | None) -> list[BatchMeta]:
+        # Local updates counted over the run: the step itself, where a step is one.
+        update = (self.step - 1) * self.parts.schedule.updates + number + 1
+        permutation = None if shuffle_seed is None else (self.config.trainer.seed + shuffle_seed, update)
         return cut(batch, mini_batches(len(batch.uids), size, permutation=permutation), self.ranks)
 
     async def _evaluate(self, cuts: Cuts, report: StepReport) -> None:
@@ -201,17 +224,33 @@ class Trainer:
         if self.config.trainer.critic_warmup <= self.step:
             with report.time("update_actor"):
                 report.add_learned(await self.parts.stages.update(cuts.policy))
-        self.parts.ledger.train(batch.uids, self.step)
+        self.parts.flow.train(batch.uids, self.step)
 
     async def _save(self, report: StepReport) -> None:
         if self.due(self.config.trainer.save_freq):
             with report.time("save_checkpoint"):
-                await self.parts.checkpoints.save(self.step)
+                await self.parts.checkpoints.save(self.step, await self._begun())
+                await self.parts.queue.committed(self.step)
+
+    async def _begun(self) -> list[PartialGroup]:
+        """The answers in generation; engines that generate on are paused for as long as it takes to ask."""
+        window, stages = self.parts.schedule.training_window, self.parts.stages
+        if window == "sleep":
+            return []
+        if window == "swap":
+            await stages.pause()
+        try:
+            return await self.parts.flow.feeder.partials()
+        finally:
+            if window == "swap":
+                await stages.resume()
 
     async def _sync(self, report: StepReport) -> None:
         """Publish version k. Equal weights after an applied step that should have changed them are an error."""
         with report.time("update_weights"):
             digest = await self.parts.stages.publish(self.step)
+            if self.parts.schedule.training_window == "pause":
+                await self.parts.stages.resume()
         grad_norms, rates = report.series("grad_norm"), report.series("lr")
         moved = any(norm > 0 and rate > 0 for norm, rate in zip(grad_norms, rates, strict=True))
         if moved and report.numbers.get("training/optimizer_steps") and digest == self.digest:
@@ -223,7 +262,7 @@ class Trainer:
         columns = await self.parts.queue.kv_batch_get(batch.keys, batch.partition_id, REPORT.reads)
         extras = columns["reward_extra_info"].to_list()
         report.add_batch(batch, rewards, extras, self.config.data.max_prompt_length, self.config.data.max_response_length)
-        report.numbers |= {f"training/prompts/{name}": count for name, count in self.parts.ledger.counts().items()}
+        report.numbers |= self.parts.flow.take_counts()
         report.numbers["training/epoch"] = self.parts.prompts.epoch
         await self._show_generations(batch)
 
@@ -239,8 +278,10 @@ class Trainer:
         self.parts.trackers.generations(self.step, samples)
 
     async def _clear(self, batch: KVBatchMeta, report: StepReport) -> None:
+        # A run that resumes from an earlier checkpoint finds them again, where the queue keeps a journal.
+        retain = self.step if self.config.trainer.save_freq > 0 else None
         with report.time("clear"):
-            await self.parts.queue.kv_clear([*batch.uids, *batch.keys, *batch.greedy], batch.partition_id)
+            await self.parts.queue.kv_clear([*batch.uids, *batch.keys, *batch.greedy], batch.partition_id, retain=retain)
 
     async def _validate(self, report: StepReport) -> None:
         with report.time("testing"):

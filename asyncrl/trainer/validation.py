@@ -55,8 +55,8 @@ class Validation:
     async def _run_batch(self, prompts: dict[str, PromptRow], step: int) -> list[SessionResult]:
         partition = self._replay.partition_id
         for place, uid in enumerate(prompts):
-            self._replay.table.expect(uid, place)
-        await self._feeder.issue(list(prompts.items()), step)
+            self._replay.table.expect(uid, place, step, lease=1)
+        await self._feeder.issue(Feeder.numbered(prompts, step))
         uids = list(await self._replay.take(len(prompts)))
         batch = collect(partition, uids, await self._queue.kv_list(partition, {"status": "success"}), step)
         extras: list[Any] = []
@@ -72,7 +72,8 @@ def session_results(
     """One result per session asked for: its last output; a failed session counts as wrong, with ``acc_success_only`` beside."""
     last: dict[tuple[str, str], tuple[int, dict[str, float], str | None]] = {}
     for tag, extra in zip(batch.tags, extras, strict=True):
-        values = {"reward": float(tag["score"])} | {name: float(value) for name, value in extra.items() if isinstance(value, int | float)}
+        # The score is the reward, whatever the reward function returns under that name besides.
+        values = {name: float(value) for name, value in extra.items() if isinstance(value, int | float)} | {"reward": float(tag["score"])}
         session = (str(tag["uid"]), str(tag["session"]))
         if session not in last or last[session][0] < int(tag["index"]):
             last[session] = (int(tag["index"]), values, str(extra[VOTE]) if VOTE in extra else None)

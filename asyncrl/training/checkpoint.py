@@ -6,6 +6,7 @@
     RUN/global_step_K/critic/         the same of the critic, where there is one
     RUN/global_step_K/rng_R.safetensors
     RUN/global_step_K/trainer.json    step, data position, ledger, learning rate schedule
+    RUN/global_step_K/partial.msgpack the answers that were begun and not ended, in the async modes
     RUN/global_step_K/manifest.json   size and SHA-256 of every other file
     RUN/latest_checkpointed_iteration.txt
 
@@ -27,6 +28,7 @@ from asyncrl.errors import CheckpointError
 
 MANIFEST = "manifest.json"
 STATE = "trainer.json"
+PARTIAL = "partial.msgpack"
 LATEST = "latest_checkpointed_iteration.txt"
 _NAME = re.compile(r"global_step_(\d+)")
 _CHUNK = 1 << 20
@@ -51,6 +53,12 @@ class Checkpoint:
         """The controller's part, JSON."""
         return (Path(self.folder) / STATE).read_bytes()
 
+    @property
+    def partial(self) -> bytes:
+        """The answers that were begun, MessagePack; b"" where there are none."""
+        file = Path(self.folder) / PARTIAL
+        return file.read_bytes() if file.exists() else b""
+
 
 class CheckpointFolder:
     """The checkpoints of one run folder."""
@@ -66,20 +74,22 @@ class CheckpointFolder:
         folder.mkdir(parents=True)
         return str(folder)
 
-    def commit(self, step: int, state: bytes) -> None:
+    def commit(self, step: int, state: bytes, partial: bytes = b"") -> None:
         """Make what lies in the folder of ``begin`` the checkpoint of ``step``; then remove what is over ``keep``.
 
         Every file is flushed before the folder gets its name, and the name before ``latest`` points to it.
         """
-        partial = self._root / f"global_step_{step}.partial"
+        unfinished = self._root / f"global_step_{step}.partial"
         final = self._root / f"global_step_{step}"
-        (partial / STATE).write_bytes(state)
-        records = {str(file.relative_to(partial)): _record(file) for file in _files(partial)}
-        (partial / MANIFEST).write_bytes(msgspec.json.encode(records))
-        for path in (*_files(partial), *(folder for folder in partial.rglob("*") if folder.is_dir()), partial):
+        (unfinished / STATE).write_bytes(state)
+        if partial:
+            (unfinished / PARTIAL).write_bytes(partial)
+        records = {str(file.relative_to(unfinished)): _record(file) for file in _files(unfinished)}
+        (unfinished / MANIFEST).write_bytes(msgspec.json.encode(records))
+        for path in (*_files(unfinished), *(folder for folder in unfinished.rglob("*") if folder.is_dir()), unfinished):
             _flush(path)
         shutil.rmtree(final, ignore_errors=True)
-        partial.rename(final)
+        unfinished.rename(final)
         latest = self._root / f"{LATEST}.partial"
         latest.write_text(str(step))
         _flush(latest)

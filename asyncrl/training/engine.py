@@ -104,12 +104,14 @@ class TrainEngine(TrainedModel, Protocol):
         micro: MicroBatching,
         columns: Sequence[str],
         scale: float,
+        denominator: str = "response_mask",
         entropy: bool = False,
         progress: Progress | None = None,
     ) -> Metrics:
         """One optimizer step over the rows of all ranks; returns this rank's share of the metrics. Collective.
 
         rows: needs ``prompts``, ``responses``, ``response_mask`` and every name in ``columns``.
+        denominator: the mask whose ones and rows go into the denominators, where it is not that of what is trained.
         scale: the ``loss_scale_factor`` that goes into the denominators.
         The step is left out, and counted, when no token of the mini-batch is trainable or the gradient is not finite.
         """
@@ -134,6 +136,7 @@ class ValueEngine(TrainedModel, Protocol):
         micro: MicroBatching,
         columns: Sequence[str],
         scale: float,
+        denominator: str = "response_mask",
         progress: Progress | None = None,
     ) -> Metrics:
         """One optimizer step, as that of ``TrainEngine``. Collective."""

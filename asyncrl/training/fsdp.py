@@ -62,6 +62,7 @@ class FSDPEngine(ShardedModel):
         micro: MicroBatching,
         columns: Sequence[str],
         scale: float,
+        denominator: str = "response_mask",
         entropy: bool = False,
         progress: Progress | None = None,
     ) -> Metrics:
@@ -70,4 +71,4 @@ class FSDPEngine(ShardedModel):
             spread = laid.padded(entropy_from_logits(logits, temperature)) if entropy else None
             return objective(laid.padded(log_probs), spread, fields, denominators)
 
-        return self._train(rows, columns, loss_of, micro, scale, progress)
+        return self._train(rows, columns, loss_of, micro, scale, denominator, progress)

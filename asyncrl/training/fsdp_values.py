@@ -41,9 +41,10 @@ class FSDPValueEngine(ShardedModel):
         micro: MicroBatching,
         columns: Sequence[str],
         scale: float,
+        denominator: str = "response_mask",
         progress: Progress | None = None,
     ) -> Metrics:
         def loss_of(output: Tensor, laid: ModelInput, fields: Mapping[str, Tensor], denominators: Denominators) -> tuple[Tensor, Metrics]:
             return objective(laid.padded(output.squeeze(-1)), fields, denominators)
 
-        return self._train(rows, columns, loss_of, micro, scale, progress)
+        return self._train(rows, columns, loss_of, micro, scale, denominator, progress)

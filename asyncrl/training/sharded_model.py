@@ -62,6 +62,8 @@ class _Work:
     """Micro-batches of the rank that has most."""
     tokens: int
     sequences: int
+    trainable: int
+    """Tokens that have a loss; ``tokens`` and ``sequences`` are what it is divided by, which may be more."""
 
 
 class ShardedModel:
@@ -133,7 +135,7 @@ class ShardedModel:
     ) -> dict[str, Jagged]:
         """What ``read`` makes of every row, under the ``names`` it gives: float32, row by row. Collective."""
         responses = rows.jagged("responses")
-        work = self._agree(rows, micro, None)
+        work = self._agree(rows, micro)
         self.model.eval()
         results: dict[str, list[Tensor]] = {name: [torch.empty(0)] * len(rows) for name in names}
         for at in range(work.count):
@@ -153,13 +155,20 @@ class ShardedModel:
         return {name: responses.with_values(torch.cat(pieces) if pieces else torch.empty(0)) for name, pieces in results.items()}
 
     def _train(
-        self, rows: Batch, columns: Sequence[str], loss_of: Loss, micro: MicroBatching, scale: float, progress: Progress | None
+        self,
+        rows: Batch,
+        columns: Sequence[str],
+        loss_of: Loss,
+        micro: MicroBatching,
+        scale: float,
+        denominator: str,
+        progress: Progress | None,
     ) -> Metrics:
         """One optimizer step over the rows of all ranks. Collective."""
         if self._optimizer is None:
             raise ValueError("this engine's model is frozen")
-        work = self._agree(rows, micro, rows.jagged("response_mask"))
-        if work.tokens == 0:
+        work = self._agree(rows, micro, rows.jagged("response_mask"), rows.jagged(denominator))
+        if work.trainable == 0:
             return self._counted(self.names.skipped_empty)
         denominators = Denominators(tokens=float(work.tokens), sequences=float(work.sequences), scale=scale)
         names = dict.fromkeys((*columns, "response_mask"))
@@ -202,16 +211,16 @@ class ShardedModel:
         counters = (self.names.steps, self.names.skipped_empty, self.names.skipped_non_finite)
         return {name: Sum(float(name == what and self.dp_rank == 0)) for name in counters}
 
-    def _agree(self, rows: Batch, micro: MicroBatching, mask: Jagged | None) -> _Work:
-        """Cut the rows; learn the largest count, and the trainable tokens and rows of all ranks. Collective."""
+    def _agree(self, rows: Batch, micro: MicroBatching, trained: Jagged | None = None, counted: Jagged | None = None) -> _Work:
+        """Cut the rows; learn the largest count, and of all ranks trained tokens, counted tokens and counted rows. Collective."""
         lengths = rows.jagged("prompts").lengths + rows.jagged("responses").lengths
         cuts = micro.cut(lengths.tolist())
-        trainable = torch.zeros(0, 0) if mask is None else mask.padded() != 0
-        mine = torch.tensor([len(cuts), int(trainable.sum()), int(trainable.any(-1).sum())], device=self.device)
+        trainable, divided = (torch.zeros(0, 0) if mask is None else mask.padded() != 0 for mask in (trained, counted))
+        mine = torch.tensor([len(cuts), int(divided.sum()), int(divided.any(-1).sum()), int(trainable.sum())], device=self.device)
         everyone = mine.new_empty(self.dp_size * len(mine))
         dist.all_gather_single(everyone, mine, group=self.group)
-        counts, tokens, sequences = everyone.view(self.dp_size, -1).unbind(-1)
-        return _Work(cuts, int(counts.max()), int(tokens.sum()), int(sequences.sum()))
+        counts, tokens, sequences, trainable = everyone.view(self.dp_size, -1).unbind(-1)
+        return _Work(cuts, int(counts.max()), int(tokens.sum()), int(sequences.sum()), int(trainable.sum()))
 
     def _laid_out(self, part: Batch, micro: MicroBatching) -> ModelInput:
         if not len(part):

@@ -11,8 +11,10 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 22
-"""Elements widened to 64 bit at a time: 32 MiB."""
+CHUNK = 1 << 16
+"""Elements widened to 64 bit at a time on a CPU: half a MiB, which stays in its cache."""
+DEVICE_CHUNK = 1 << 22
+"""The same on a GPU: 32 MiB, so that there are few launches."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -35,9 +37,12 @@ def digest(weights: Iterable[tuple[str, Tensor]]) -> str:
 def _sums(tensor: Tensor) -> tuple[Tensor, Tensor]:
     """Plain and position-weighted sum of the bits, int64, wrapping."""
     bits = tensor.detach().contiguous().view(-1).view(_INTEGERS[tensor.element_size()])
+    size = CHUNK if tensor.device.type == "cpu" else DEVICE_CHUNK
+    places = torch.arange(1, min(size, len(bits)) + 1, device=tensor.device)
     plain = weighted = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for first in range(0, len(bits), CHUNK):
-        part = bits[first : first + CHUNK].long()
-        places = torch.arange(first + 1, first + 1 + len(part), device=tensor.device)
-        plain, weighted = plain + part.sum(), weighted + (part * places).sum()
+    for first in range(0, len(bits), size):
+        part = bits[first : first + size].long()
+        total = part.sum()
+        # The position of an element is its place in the part and those of all parts before.
+        plain, weighted = plain + total, weighted + (part * places[: len(part)]).sum() + first * total
     return plain, weighted

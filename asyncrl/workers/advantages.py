@@ -19,6 +19,8 @@ class AdvantageSettings(msgspec.Struct, frozen=True, kw_only=True):
     estimator: Estimator
     options: AdvantageOptions
     kl_in_reward: bool
+    importance_weights: bool = False
+    """Whether rows carry ``rollout_is_weights``, which the token baselines look at."""
 
     @property
     def old_log_prob_stage(self) -> Stage:
@@ -35,8 +37,14 @@ class AdvantageSettings(msgspec.Struct, frozen=True, kw_only=True):
             "sum_pi_squared": needs.sum_pi_squared,
             "token_level_rewards": self.kl_in_reward,
             "rm_scores": not self.kl_in_reward,
+            "rollout_is_weights": self.weighs,
         }
         return TOKEN_ADVANTAGES.without(*(name for name, needed in asked.items() if not needed))
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the estimator gets importance weights."""
+        return self.importance_weights and self.estimator.needs.sum_pi_squared
 
 
 class RowFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -80,6 +88,7 @@ def estimate(batch: Batch, facts: RowFacts, settings: AdvantageSettings, gather:
         baselines=torch.tensor([score or 0.0 for score in facts.baselines]) if needs.greedy_baseline else None,
         old_log_probs=_padded(batch, "old_log_probs", facts) if needs.old_log_probs else None,
         sum_pi_squared=_padded(batch, "sum_pi_squared", facts) if needs.sum_pi_squared else None,
+        rollout_is_weights=_padded(batch, "rollout_is_weights", facts) if settings.weighs else None,
     )
     found = estimator(rows, settings.options, gather)
     advantages = found.advantages
@@ -89,7 +98,7 @@ def estimate(batch: Batch, facts: RowFacts, settings: AdvantageSettings, gather:
     packed = batch.jagged("response_mask").mask(facts.width)
     result, metrics = _result(batch, advantages[packed], found.returns[packed])
     if rows.old_log_probs is not None and rows.sum_pi_squared is not None:
-        metrics |= variance_proxies(advantages, rows.old_log_probs, rows.sum_pi_squared, mask)
+        metrics |= variance_proxies(advantages, rows.old_log_probs, rows.sum_pi_squared, mask, rows.rollout_is_weights)
     return result, metrics
 
 

@@ -27,6 +27,8 @@ class CriticSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What an update and a pass for values need to know."""
 
     cliprange_value: float
+    denominator: str
+    """The mask whose ones and rows a loss is divided by."""
     loss_agg_mode: str
     loss_scale_factor: float
     epochs: int
@@ -56,7 +58,8 @@ class CriticWorker(TrainedWorker):
 
         The metrics of all rows say how well the values foresaw the returns.
         """
-        batch = await self.fetch(rows, UPDATE_CRITIC)
+        stage = UPDATE_CRITIC if self.settings.denominator == "loss_mask" else UPDATE_CRITIC.without("loss_mask")
+        batch = await self.fetch(rows, stage)
         metrics = await self.device.thread.run(foresight, batch.take(range(len(rows.keys))))
         by_update = await self.device.thread.run(self._update, batch, mini_batch_rows(rows), self.context.progress)
         return UpdateReport(by_update, len(rows.keys), metrics)
@@ -71,6 +74,7 @@ class CriticWorker(TrainedWorker):
                 batch.take(positions),
                 self._objective,
                 micro=self.settings.update_micro,
+                denominator=self.settings.denominator,
                 columns=COLUMNS,
                 scale=self.settings.loss_scale_factor,
                 progress=progress,

@@ -48,7 +48,7 @@ FIELDS: dict[str, Field] = {
     for field in (
         Field("prompts", "int64", "[p]", "token ids that the model saw before it answered"),
         Field("responses", "int64", "[r]", "token ids of the answer, tool and template tokens included"),
-        Field("response_mask", "int64", "[r]", "1 for a token that the policy sampled, 0 for one put in"),
+        Field("response_mask", "int64", "[r]", "1 for a token that the policy sampled, 0 for one put in or, later, rejected"),
         Field("rollout_log_probs", "float32", "[r]", "log-prob of each sampled token when it was sampled, 0 where the mask is 0"),
         Field("rollout_versions", "int32", "[r]", "policy version that sampled each token, -1 where the mask is 0"),
         Field("rm_scores", "float32", "[r]", "the reward, at the last sampled token; 0 elsewhere"),
@@ -59,6 +59,8 @@ FIELDS: dict[str, Field] = {
         Field("ref_log_prob", "float32", "[r]", "log-probs under the reference model"),
         Field("values", "float32", "[r]", "the critic's value of the state before each token"),
         Field("token_level_rewards", "float32", "[r]", "rm_scores minus the KL penalty; only with KL in the reward"),
+        Field("rollout_is_weights", "float32", "[r]", "importance weight of each policy token; only with `rollout_is`, not in bypass mode"),
+        Field("loss_mask", "int64", "[r]", "the response mask before rejection; only with `rollout_rs`, not in bypass mode"),
         Field("advantages", "float32", "[r]", "the advantage at each policy token, 0 where the mask is 0"),
         Field("returns", "float32", "[r]", "what the advantage is measured from; equals advantages for outcome estimators"),
     )
@@ -86,16 +88,27 @@ BYPASS = Stage("bypass", "policy", ("rollout_log_probs",), ("old_log_probs",))
 REF_LOG_PROB = Stage("ref_log_prob", "reference", ("prompts", "responses"), ("ref_log_prob",))
 VALUES = Stage("values", "critic", ("prompts", "responses"), ("values",))
 KL_IN_REWARD = Stage("kl_in_reward", "policy", ("response_mask", "rm_scores", "old_log_probs", "ref_log_prob"), ("token_level_rewards",))
+CORRECTION = Stage(
+    "rollout_correction",
+    "policy",
+    ("response_mask", "old_log_probs", "rollout_log_probs"),
+    ("rollout_is_weights", "response_mask", "loss_mask"),
+)
 COMPONENTS = Stage("components", "controller", ("reward_components",), ())
 ADVANTAGES = Stage("advantages", "policy", ("response_mask",), ("advantages", "returns"))
 TOKEN_ADVANTAGES = Stage(
     "token_advantages",
     "policy",
-    ("response_mask", "rm_scores", "token_level_rewards", "values", "old_log_probs", "sum_pi_squared"),
+    ("response_mask", "rm_scores", "token_level_rewards", "values", "old_log_probs", "sum_pi_squared", "rollout_is_weights"),
     ("advantages", "returns"),
 )
-UPDATE_CRITIC = Stage("update_critic", "critic", ("prompts", "responses", "response_mask", "values", "returns"), ())
-UPDATE = Stage("update", "policy", ("prompts", "responses", "response_mask", "old_log_probs", "advantages", "ref_log_prob"), ())
+UPDATE_CRITIC = Stage("update_critic", "critic", ("prompts", "responses", "response_mask", "values", "returns", "loss_mask"), ())
+UPDATE = Stage(
+    "update",
+    "policy",
+    ("prompts", "responses", "response_mask", "old_log_probs", "advantages", "ref_log_prob", "rollout_is_weights", "loss_mask"),
+    (),
+)
 REPORT = Stage("report", "controller", ("reward_extra_info",), ())
 GENERATIONS_SHOWN = Stage("generations", "controller", ("prompts", "responses"), ())
 
@@ -106,6 +119,7 @@ STAGES: tuple[Stage, ...] = (
     REF_LOG_PROB,
     VALUES,
     KL_IN_REWARD,
+    CORRECTION,
     COMPONENTS,
     ADVANTAGES,
     TOKEN_ADVANTAGES,

@@ -52,12 +52,16 @@ class QueueWorker(Actor):
         return with_padding(Batch.from_columns(rows.keys, columns), rows.padding, self.device.pad_token_id)
 
     async def put(self, rows: BatchMeta, stage: Stage, results: Batch) -> None:
-        """Put the declared results of this rank's rows; padding rows never reach the queue."""
+        """Put the declared results of this rank's rows; padding rows never reach the queue.
+
+        A field that the stage reads and writes takes the place of what was there.
+        """
         stage.check_writes(tuple(results.fields))
         real = results.take(range(len(rows.keys)))
         # Step k begins with the weights of version k - 1.
         columns, version = real.columns(stage.writes), rows.step - 1
-        await self.queue.kv_batch_put(rows.keys, rows.partition_id, columns, step=rows.step, version=version)
+        replaces = any(name in stage.reads for name in stage.writes)
+        await self.queue.kv_batch_put(rows.keys, rows.partition_id, columns, overwrite=replaces, step=rows.step, version=version)
 
 
 def with_padding(batch: Batch, count: int, pad_token_id: int) -> Batch:

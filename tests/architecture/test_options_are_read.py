@@ -24,8 +24,6 @@ FIXED = {
     "actor_rollout_ref.rollout.name": "embedded is the only engine",
     "actor_rollout_ref.rollout.mode": "sessions are always independent",
     "actor_rollout_ref.rollout.tensor_model_parallel_size": "an engine is one rank",
-    "actor_rollout_ref.rollout.checkpoint_engine.backend": "weights are always copied in place",
-    "algorithm.filter_groups.enable": "only off",
 }
 """Options with one allowed value: the schema refuses any other, so nothing has to read them."""
 
@@ -40,7 +38,7 @@ CHECKED = {
 """Options that are only checked against another one, which is the one that counts."""
 
 SCHEMA = source.PACKAGE / "config" / "schema"
-NOT_READING = ("asyncrl/config/checks.py", "asyncrl/config/plan.py", "asyncrl/config/follow.py")
+NOT_READING = ("asyncrl/config/checks.py", "asyncrl/config/loss_checks.py", "asyncrl/config/plan.py", "asyncrl/config/follow.py")
 """They compare, print and fill options; none of that changes what a run does."""
 
 Types = frozenset[str]

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 import torch
 from torch import nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from asyncrl.errors import EngineUnavailable, RolloutError
+from asyncrl.rollout.continuation import Continuation
 from asyncrl.rollout.embedded import EmbeddedEngine, EmbeddedOptions
 from asyncrl.rollout.engine import RolloutEngine
 from asyncrl.rollout.scripted import ScriptedEngine
-from asyncrl.trajectory import GenerateOutput, GenerateRequest, SamplingParams, StopReason
+from asyncrl.trajectory import FirstToken, GenerateOutput, GenerateRequest, SamplingParams, StopReason
 
 MAX_MODEL_LEN = 24
 SLOTS = 3
@@ -42,7 +44,7 @@ def embedded() -> RolloutEngine:
 
 
 def scripted() -> RolloutEngine:
-    return ScriptedEngine(lambda request: [1, 2, 3] * 20, max_num_seqs=SLOTS, max_model_len=MAX_MODEL_LEN)
+    return ScriptedEngine(lambda request: ([1, 2, 3] * 20)[request.drawn :], max_num_seqs=SLOTS, max_model_len=MAX_MODEL_LEN)
 
 
 @pytest.fixture(params=[embedded, scripted])
@@ -176,3 +178,40 @@ def test_sleep_and_load_keep_what_is_in_flight(engine: RolloutEngine) -> None:
     assert outputs["r0"].versions == [0, 0, 7, 7]
     assert outputs["r4"].versions == [7] * 4
     assert [len(output.token_ids) for output in outputs.values()] == [4] * 5
+
+
+@pytest.mark.parametrize("cut", range(6))
+def test_an_answer_goes_on_from_its_tokens_within_its_budget_and_with_its_own_draws(engine: RolloutEngine, cut: int) -> None:
+    requests = [ask(number, max_tokens=6) for number in range(SLOTS)]
+    engine.submit(requests)
+    whole = drain(engine)
+    answers = {request.request_id: Continuation(request) for request in requests}
+    engine.submit(requests)
+    for _ in range(cut):
+        engine.step()
+    for output in engine.abort():
+        answers[output.request_id].add(output)
+    engine.load(1, model().named_parameters())
+    engine.submit([answer.rest for answer in answers.values()])
+    for name, rest in drain(engine).items():
+        assert len(rest.token_ids) == 6 - cut
+        answers[name].add(rest)
+        joined = answers[name].output
+        assert joined is not None
+        assert (joined.token_ids, joined.stop_reason) == (whole[name].token_ids, StopReason.LENGTH)
+        assert joined.log_probs == pytest.approx(whole[name].log_probs, abs=1e-5)
+        assert joined.versions == [0] * cut + [1] * (6 - cut)
+
+
+def test_first_tokens_are_told_once_and_only_where_it_is_asked_for(engine: RolloutEngine) -> None:
+    def telling(number: int) -> GenerateRequest:
+        return msgspec.structs.replace(ask(number, max_tokens=2), report_start=True)
+
+    engine.submit([telling(0), ask(1), ask(2), telling(3)])
+    assert engine.started() == []
+    engine.step()
+    assert engine.started() == [FirstToken("r0", 0)]
+    engine.load(5, model().named_parameters())
+    drain(engine)
+    assert engine.started() == [FirstToken("r3", 5)]
+    assert engine.started() == []

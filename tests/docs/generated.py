@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from asyncrl.config.names import Option, described
-from asyncrl.config.verl_names import default_of, defaults
+from asyncrl.config.verl_names import default_of, defaults, in_verl
 from asyncrl.workers.fields import STAGES, field_table
 from tests.docs.pages import DOCS
 
@@ -17,10 +17,15 @@ REASONS = {
     "actor_rollout_ref.ref.fsdp_config.dtype": "the same",
     "actor_rollout_ref.rollout.dtype": "the same",
     "actor_rollout_ref.rollout.name": "verl has no default",
+    "actor_rollout_ref.rollout.checkpoint_engine.backend": "null = what the mode takes: naive, in separate_async nccl",
     "actor_rollout_ref.rollout.tensor_model_parallel_size": "the embedded engine runs on one rank",
     "critic.model.path": "null = the policy's",
     "critic.fsdp.dtype": "null = bfloat16 on a GPU, float32 on a CPU",
     "critic.grad_clip": "verl does not read it; `critic.optim.clip_grad` counts",
+    "reward.reward_kwargs.overlong_buffer_cfg.enable": "verl has no default",
+    "reward.reward_kwargs.overlong_buffer_cfg.len": "the same",
+    "reward.reward_kwargs.overlong_buffer_cfg.penalty_factor": "the same",
+    "reward.reward_kwargs.overlong_buffer_cfg.log": "the same",
     "trainer.logger": "files on this machine; no account needed",
     "trainer.nnodes": "null = torchrun's",
     "trainer.n_gpus_per_node": "null = torchrun's",
@@ -39,7 +44,7 @@ def stage_table() -> str:
 
 def own_options() -> str:
     """The options that verl does not have."""
-    return option_table([option for name, option in described().items() if name not in defaults()])
+    return option_table([option for name, option in described().items() if not in_verl(name)])
 
 
 def differing() -> dict[str, tuple[Any, Any]]:

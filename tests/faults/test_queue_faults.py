@@ -40,8 +40,8 @@ def process_of(name: str) -> psutil.Process:
 class Client:
     """Random puts, guarded puts, gets, tags and clears of its own prompts, compared with what a dict holds."""
 
-    def __init__(self, queue: TransferQueue, number: int) -> None:
-        self._queue, self._draw = queue, random.Random(number)
+    def __init__(self, queue: TransferQueue, number: int, partition: str = "train") -> None:
+        self._queue, self._draw, self._partition = queue, random.Random(number), partition
         self._uids = [f"c{number}p{prompt}" for prompt in range(4)]
         self.rows: dict[str, tuple[Tag, dict[str, list[int]]]] = {}
         self.checked = 0
@@ -58,7 +58,9 @@ class Client:
         keys = list(dict.fromkeys(self._key() for _ in range(self._draw.randrange(1, 4))))
         values = [[self._draw.randrange(1000) for _ in range(self._draw.randrange(6))] for _ in keys]
         field, number = self._draw.choice("xy"), self._draw.randrange(9)
-        await self._queue.kv_batch_put(keys, "train", {field: Column.jagged("int64", values)}, [{"n": number}] * len(keys), overwrite=True)
+        await self._queue.kv_batch_put(
+            keys, self._partition, {field: Column.jagged("int64", values)}, [{"n": number}] * len(keys), overwrite=True
+        )
         for key, value in zip(keys, values, strict=True):
             tag, fields = self.rows.get(key, ({}, {}))
             self.rows[key] = ({**tag, "n": number}, {**fields, field: value})
@@ -67,7 +69,7 @@ class Client:
         uid, lease = self._draw.choice(self._uids), self._draw.randrange(3)
         tag, fields = self.rows.get(uid, ({}, {}))
         put = self._queue.kv_put(
-            f"{uid}_9_0", "train", {"x": Column.jagged("int64", [[lease]])}, guard=Guard(uid, {"lease": lease}), overwrite=True
+            f"{uid}_9_0", self._partition, {"x": Column.jagged("int64", [[lease]])}, guard=Guard(uid, {"lease": lease}), overwrite=True
         )
         if tag.get("lease") == lease:
             await put
@@ -76,7 +78,7 @@ class Client:
         else:
             with pytest.raises(Fenced):
                 await put
-            await self._queue.kv_put(uid, "train", tag={"lease": lease})
+            await self._queue.kv_put(uid, self._partition, tag={"lease": lease})
             self.rows[uid] = ({**tag, "lease": lease}, fields)
 
     async def _get(self) -> None:
@@ -84,23 +86,23 @@ class Client:
         held = self.rows.get(key)
         if held is None:
             with pytest.raises(UnknownRow):
-                await self._queue.kv_batch_get([key], "train", ["x"])
+                await self._queue.kv_batch_get([key], self._partition, ["x"])
         elif held[1]:
-            found = await self._queue.kv_batch_get([key], "train", sorted(held[1]))
+            found = await self._queue.kv_batch_get([key], self._partition, sorted(held[1]))
             assert {name: column.to_list()[0] for name, column in found.items()} == held[1]
             self.checked += 1
 
     async def _tag(self) -> None:
         key, number = self._key(), self._draw.randrange(9)
         if key in self.rows:
-            await self._queue.kv_set_tags([key], "train", [{"t": number}])
+            await self._queue.kv_set_tags([key], self._partition, [{"t": number}])
             tag, fields = self.rows[key]
             self.rows[key] = ({**tag, "t": number}, fields)
 
     async def _clear(self) -> None:
         keys = [self._key() for _ in range(2)]
         keys = list(dict.fromkeys(keys))
-        await self._queue.kv_clear(keys, "train")
+        await self._queue.kv_clear(keys, self._partition)
         for key in keys:
             self.rows.pop(key, None)
 

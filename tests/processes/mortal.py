@@ -11,13 +11,12 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from asyncrl.data.prompts import PromptRow
 from asyncrl.launch import __main__ as launch
 from asyncrl.launch.controller import build_trainer, open_trackers
 from asyncrl.launch.session import Session, say
 from asyncrl.observe.console import ConsoleTracker
 from asyncrl.trainer.checkpoint import Checkpoints
-from asyncrl.trainer.feeder import Feeder
+from asyncrl.trainer.feeder import Feeder, Issue
 from asyncrl.trainer.learned import Learned
 from asyncrl.trainer.stages import ScheduleMoves, Stages
 from asyncrl.trainer.trainer import Trainer
@@ -52,10 +51,11 @@ class MortalFeeder(Feeder):
         self._fate = fate
         return self
 
-    async def issue(self, prompts: Sequence[tuple[str, PromptRow]], step: int) -> None:
-        await super().issue(prompts, step)
+    async def issue(self, issues: Sequence[Issue]) -> list[Issue]:
+        refused = await super().issue(issues)
         if self._fate.meets("generating"):
             die()
+        return refused
 
 
 @dataclasses.dataclass(slots=True)
@@ -94,9 +94,10 @@ async def train(fate: Fate, session: Session) -> None:
     parts, shipped = trainer.parts, trainer.parts.stages
     roles = {field.name: getattr(shipped, field.name) for field in dataclasses.fields(shipped)}
     stages = MortalStages(**roles, fate=fate)
-    feeder = MortalFeeder(parts.queue, parts.feeder.agents, parts.feeder.settings).doom(fate)
-    checkpoints = Checkpoints(parts.checkpoints.folder, stages, parts.prompts, parts.ledger)
-    trainer.parts = dataclasses.replace(parts, stages=stages, feeder=feeder, checkpoints=checkpoints)
+    shipped_feeder = parts.flow.feeder
+    parts.flow.feeder = MortalFeeder(parts.queue, shipped_feeder.agents, shipped_feeder.settings).doom(fate)
+    checkpoints = Checkpoints(parts.checkpoints.folder, parts.checkpoints.found, stages, parts.prompts, parts.flow.ledger)
+    trainer.parts = dataclasses.replace(parts, stages=stages, checkpoints=checkpoints)
     await trainer.run()
     trackers.finish()
 

@@ -3,8 +3,9 @@
     torchrun … -m tests.processes.scenario SPEC.json config=quickstart key=value …
 
 The spec names a folder for the results and the steps. A step is null (the real agents sample) or a list of scripted
-groups, each a list of sessions, each a list of outputs {prompt_ids, response_ids, response_mask, score}, if need be with ``extra``
-(what the reward function returned besides) or ``greedy`` (of the session whose score is a baseline); an empty session has failed.
+groups, each a list of sessions, each a list of outputs {prompt_ids, response_ids, response_mask, score}, if need be with
+``log_probs`` (of the policy that sampled), ``extra`` (what the reward function returned besides) or ``greedy`` (of the session whose
+score is a baseline); an empty session has failed.
 """
 
 import contextlib
@@ -18,14 +19,13 @@ from typing import Any
 
 from asyncrl.agents.columns import group_rows
 from asyncrl.agents.group import ScoredTrajectory, components
-from asyncrl.data.prompts import PromptRow
 from asyncrl.launch import __main__ as launch
 from asyncrl.launch.controller import build_trainer, training_groups
 from asyncrl.launch.session import Session
 from asyncrl.metrics import Metrics
 from asyncrl.runtime.tasks import running
 from asyncrl.trainer.batch import KVBatchMeta
-from asyncrl.trainer.feeder import Feeder, GroupSettings
+from asyncrl.trainer.feeder import Feeder, GroupSettings, Issue
 from asyncrl.trainer.report import Number, Sample
 from asyncrl.trainer.stages import Stages
 from asyncrl.trajectory import GREEDY_SESSION, GenerateRequest, PromptGroup, SamplingParams, Status, Trajectory, TrajectoryKey
@@ -46,18 +46,21 @@ class ScriptedFeeder(Feeder):
         super().__init__(queue, [], settings)
         self._scripted_queue, self._shared, self._groups = queue, settings, groups
 
-    async def issue(self, prompts: Sequence[tuple[str, PromptRow]], step: int) -> None:
-        for (uid, row), sessions in zip(prompts, self._groups, strict=True):
-            group = self._shared.group(uid, row, step, 1)
+    async def issue(self, issues: Sequence[Issue]) -> list[Issue]:
+        for issue, sessions in zip(issues, self._groups, strict=True):
+            uid = issue.uid
+            group = self._shared.group(issue)
             rows = [
                 _scored(group, TrajectoryKey(uid, GREEDY_SESSION if output.get("greedy") else str(session), index), output)
                 for session, outputs in enumerate(sessions)
                 for index, output in enumerate(outputs)
             ]
             failed = [f"session {number}: scripted" for number, outputs in enumerate(sessions) if not outputs]
-            marker = {"is_prompt": True, "status": Status.FAILURE if failed else Status.FINISHED, "failures": failed}
+            scores = [outputs[-1]["score"] for outputs in sessions if outputs and not outputs[-1].get("greedy")]
+            marker = {"is_prompt": True, "status": Status.FAILURE if failed else Status.FINISHED, "failures": failed, "metric": scores}
             put = group_rows(group, rows)
             await self._scripted_queue.kv_batch_put(put.keys, "train", put.fields, put.tags, also_tags={uid: marker})
+        return []
 
 
 def _scored(group: PromptGroup, key: TrajectoryKey, output: dict[str, Any]) -> ScoredTrajectory:
@@ -72,7 +75,7 @@ def _trajectory(output: dict[str, Any], step: int) -> Trajectory:
         prompt_ids=output["prompt_ids"],
         response_ids=output["response_ids"],
         response_mask=mask,
-        log_probs=[-1.0 * value for value in mask],
+        log_probs=output.get("log_probs") or [-1.0 * value for value in mask],
         versions=[step - 1 if value else -1 for value in mask],
     )
 
@@ -88,8 +91,9 @@ async def ask_engines(session: Session, name: str) -> list[dict[str, Any]]:
             prompt_ids=PROBE,
             sampling=SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True),
         )
-        await engine.call(RolloutWorker.submit, name, [request])
         async with contextlib.aclosing(engine.with_deadline(0.0).stream(RolloutWorker.answers, name)) as stream:
+            await anext(stream)
+            await engine.call(RolloutWorker.submit, name, [request])
             output = (await anext(stream)).outputs[0]
         answers.append({"token_ids": output.token_ids, "log_probs": output.log_probs, "versions": output.versions})
     return answers
@@ -150,16 +154,15 @@ async def run_scenario(spec: dict[str, Any], session: Session) -> None:
     folder = Path(spec["out"])
     record: dict[str, Any] = {}
     trainer = build_trainer(session, _Quiet(), print)
-    shipped = trainer.parts
+    shipped, agents = trainer.parts, trainer.parts.flow.feeder
     stages = RecordingStages.over(shipped.stages, session, record)
     async with running(shipped.replay.run):
         trainer.digest = await stages.publish(0)
         await export(session, folder, 0)
         for groups in spec["steps"]:
-            feeder = (
-                shipped.feeder if groups is None else ScriptedFeeder(session.cluster.queue, training_groups(session.loaded.config), groups)
-            )
-            trainer.parts = dataclasses.replace(shipped, feeder=feeder, stages=stages)
+            feeder = agents if groups is None else ScriptedFeeder(session.cluster.queue, training_groups(session.loaded.config), groups)
+            shipped.flow.feeder = feeder
+            trainer.parts = dataclasses.replace(shipped, stages=stages)
             report = await trainer.train_step()
             left = await session.cluster.queue.stats()
             record |= {"numbers": report.numbers, "rows_left": [shard.partitions for shard in left]}

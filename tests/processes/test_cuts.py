@@ -18,6 +18,8 @@ SOON = [(1, ALL), (2, 1), (2, 3)]
 CUTS = [(ranks, rows) for ranks in (1, 2) for rows in (1, 3, ALL)]
 """Ranks, and rows of a micro-batch; ALL are all rows at once. Two outputs make seven rows, which two ranks fill up to eight."""
 
+MEASURED = ("timing_", "perf/", "global_seqlen/", "training/weight_digest")
+"""What is measured, not computed, or says how the rows were cut; the digest is one of float32 sums of another order."""
 
 Cuts = dict[tuple[int, int], tuple[Path, list[dict[str, Any]]]]
 
@@ -75,6 +77,19 @@ def test_padding_fills_a_mini_batch_up_to_the_ranks_and_reaches_no_metric(
     same = ("response_length/mean", "critic/score/mean", "perf/total_num_tokens", "actor/entropy")
     for name in same:
         assert cuts[2, 3][1][0]["numbers"][name] == pytest.approx(cuts[1, ALL][1][0]["numbers"][name], rel=1e-6), name
+
+
+def test_no_metric_depends_on_ranks_micro_batches_and_padding(cuts: Cuts) -> None:
+    base = cuts[1, ALL][1]
+    for cut, (_, records) in cuts.items():
+        for record, wanted in zip(records, base, strict=True):
+            found, expected = record["numbers"], wanted["numbers"]
+            names = [name for name in expected if not name.startswith(MEASURED)]
+            assert len(names) > 80
+            assert found.keys() == expected.keys()
+            for name in names:
+                assert found[name] == pytest.approx(expected[name], rel=1e-5, abs=1e-5, nan_ok=True), (cut, name)
+            assert record["numbers"]["perf/total_num_tokens"] == wanted["numbers"]["perf/total_num_tokens"]
 
 
 def test_one_rank_equals_the_dense_reference(cuts: Cuts) -> None:

@@ -14,9 +14,9 @@ SOURCES = ["even", "odd"]
 
 
 def write_rows(folder: Path) -> Path:
-    """Ten prompts in two sources."""
+    """Ten prompts in two sources; the last two have the texts of the first two, and one of them also its right answer."""
     rows = [
-        {"prompt": f"{number}+1=", "data_source": SOURCES[number % 2], "reward_model": {"ground_truth": str(number + 1)}}
+        {"prompt": f"{number % 8}+1=", "data_source": SOURCES[number % 2], "reward_model": {"ground_truth": str(number % 9 + 1)}}
         for number in range(10)
     ]
     file = folder / "val.jsonl"

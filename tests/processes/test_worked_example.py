@@ -54,6 +54,7 @@ def rows_of(record: dict[str, Any]) -> list[dict[str, Any]]:
         fields = record["rollout"][key]
         names = {"prompt_ids": "prompts", "response_ids": "responses", "response_mask": "response_mask"}
         row = {name: fields[field] for name, field in names.items()} | {name: tag[name] for name in ("score", "uid", "session", "index")}
+        row |= {"key": key, "rollout_log_probs": fields["rollout_log_probs"]}
         rows.append(row | {"baseline": record["baselines"][tag["uid"]], "components": fields["reward_extra_info"]})
     return rows
 
@@ -73,7 +74,9 @@ def check_fields(record: dict[str, Any], expected: dict[str, Any]) -> None:
                 if field in record.get(stage, {}).get(key, {}):
                     found, wanted = record[stage][key][field], expected[name][number]
                     # What is estimated holds nothing under the mask; what a model says of a tool's token is not compared.
-                    shown = [[value * one for value, one in zip(values, mask, strict=True)] for values in (found, wanted)]
+                    # Nor are returns of what was rejected; its advantage must be 0.
+                    trained = expected["kept"][number]["response_mask"] if field == "returns" else mask
+                    shown = [[value * one for value, one in zip(values, trained, strict=True)] for values in (found, wanted)]
                     assert shown[0] == pytest.approx(shown[1], abs=1e-5), (key, field)
 
 
@@ -82,13 +85,13 @@ def check_step(
 ) -> dict[str, Any]:
     """Hold one recorded step against the dense step; ``trained`` and ``critic`` move on with it."""
     rows = rows_of(record)
-    settings = SETTINGS | {"mini_batches": [list(range(len(rows)))]} | changes
+    settings = SETTINGS | {"mini_batches": [list(range(len(rows)))], "step": record["numbers"]["training/global_step"]} | changes
     expected = dense_step(trained, reference, rows, settings, critic=critic)
     check_fields(record, expected)
     for key in record["tags"]:
         advantages, mask = record["advantages"][key]["advantages"], record["rollout"][key]["response_mask"]
         assert not any(advantage for advantage, one in zip(advantages, mask, strict=True) if not one)
-    for name in ("pg_loss", "kl_loss", "entropy", "loss", "ppo_kl", "pg_clipfrac", "pg_clipfrac_lower", "grad_norm"):
+    for name in expected["updates"][0]:
         found, wanted = record["numbers"].get(f"actor/by_update/{name}"), [update[name] for update in expected["updates"]]
         if found is not None or name != "kl_loss":
             assert found == pytest.approx(wanted, rel=1e-5, abs=1e-5), name

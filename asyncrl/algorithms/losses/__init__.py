@@ -1,7 +1,7 @@
 """Policy losses, one a file, by the names of ``actor.policy_loss.loss_mode``; the last three are TRL's."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from asyncrl.algorithms.losses.bypass_mode import BypassOptions, bypass_mode, bypass_needs_preparation, prepare_bypass
@@ -40,6 +40,7 @@ __all__ = [
     "Prepared",
     "as_policy_loss",
     "loss_options",
+    "options_of",
 ]
 
 POLICY_LOSSES: dict[str, AnyPolicyLossKind] = {
@@ -67,9 +68,18 @@ def loss_options(name: str, settings: Mapping[str, Any]) -> Any:
     A setting that is missing takes its default. Raises ValueError for one without a default, or with a value that the loss
     refuses.
     """
-    kind = POLICY_LOSSES[name].options
-    wanted = {field.name: settings[field.name] for field in fields(kind) if settings.get(field.name) is not None}
     try:
-        return kind(**wanted)
+        return options_of(POLICY_LOSSES[name], settings)
     except TypeError as error:
         raise ValueError(f"policy loss {name!r}: {error}") from None
+
+
+def options_of(kind: AnyPolicyLossKind, settings: Mapping[str, Any]) -> Any:
+    """The options of any kind: the settings that its options class has fields for, or without one all of them as a dict.
+
+    Raises TypeError for a setting that is missing and has no default, and what the class raises for a bad value.
+    """
+    if not is_dataclass(kind.options):
+        return kind.options(settings)
+    wanted = {field.name: settings[field.name] for field in fields(kind.options) if settings.get(field.name) is not None}
+    return kind.options(**wanted)

@@ -145,17 +145,23 @@ def as_policy_loss(candidate: object) -> AnyPolicyLossKind:
     """A user's loss: a ``PolicyLossKind``, or a function ``(PolicyRows, options) -> PolicyLoss``.
 
     A function's options are a dict. Raises TypeError for anything else, also for a function that cannot be called with two
-    arguments by place.
+    arguments by place, or a first phase without ``draws`` and ``gather``.
     """
-    if isinstance(candidate, PolicyLossKind):
-        return candidate
-    if not callable(candidate):
-        raise TypeError(f"a policy loss is a function or a PolicyLossKind, not {candidate!r}")
+    if not isinstance(candidate, PolicyLossKind):
+        if not callable(candidate):
+            raise TypeError(f"a policy loss is a function or a PolicyLossKind, not {candidate!r}")
+        candidate = PolicyLossKind(candidate, dict)
+    _check_call(candidate.function, "(rows, options)")
+    if candidate.prepare is not None:
+        _check_call(candidate.prepare, "(rows, options, draws=, gather=)", draws=object(), gather=object())
+    return candidate
+
+
+def _check_call(function: Callable[..., object], form: str, **named: object) -> None:
     try:
-        inspect.signature(candidate).bind(object(), object())
+        inspect.signature(function).bind(object(), object(), **named)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{candidate!r} cannot be called as (rows, options): {error}") from None
-    return PolicyLossKind(candidate, dict)
+        raise TypeError(f"{function!r} cannot be called as {form}: {error}") from None
 
 
 def check_clip(low: float, high: float) -> None:

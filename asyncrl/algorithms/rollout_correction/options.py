@@ -88,7 +88,7 @@ class RolloutCorrectionOptions:
         """``rollout_is_threshold``, parsed."""
         parts = str(self.rollout_is_threshold).split("_")
         numbers = [_number("rollout_is_threshold", part) for part in parts]
-        if len(numbers) > 2 or any(number <= 0 for number in numbers):
+        if len(numbers) > 2 or not all(number > 0 for number in numbers):
             raise ValueError(f"rollout_is_threshold must be a number > 0 or lo_hi, got {self.rollout_is_threshold!r}")
         return WeightBounds(upper=numbers[0]) if len(numbers) == 1 else WeightBounds(numbers[0], numbers[1], zero_outside=True)
 
@@ -113,14 +113,14 @@ class RolloutCorrectionOptions:
 
 def _criterion(name: str, threshold: str) -> Criterion:
     numbers = [_number("rollout_rs_threshold", part) for part in threshold.split("_")]
-    if any(number <= 0 for number in numbers):
+    if not all(number > 0 for number in numbers):
         raise ValueError(f"rollout_rs_threshold must be > 0, got {threshold!r} for {name}")
     if not name.endswith("k1"):
         if len(numbers) != 1:
             raise ValueError(f"{name} takes one upper bound, got {threshold!r}")
         return Criterion(name, -math.inf, numbers[0])
     lower, upper = (1 / numbers[0], numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[-1])
-    if len(numbers) > 2 or lower > upper:
+    if len(numbers) > 2 or lower > upper or lower == 0:
         raise ValueError(f"{name} takes bounds lo_hi with lo <= hi, or one number u >= 1 for 1/u_u; got {threshold!r}")
     return Criterion(name, math.log(lower), math.log(upper))
 

@@ -4,17 +4,101 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from asyncrl.config.schema.correction import BypassCorrection
 from asyncrl.config.schema.fsdp import FsdpConfig
 from asyncrl.config.schema.optim import Optim
-from asyncrl.config.schema.section import Section, known
-from asyncrl.config.schema.types import Count, KlEstimator, LossAggregation, NonNegative, Positive, Seed
+from asyncrl.config.schema.section import Section, known, refuse
+from asyncrl.config.schema.types import (
+    Count,
+    KlEstimator,
+    LossAggregation,
+    Name,
+    NonNegative,
+    Positive,
+    PositiveFraction,
+    Seed,
+    Table,
+)
+
+LossMode = Literal[
+    "vanilla",
+    "dppo_tv",
+    "dppo_kl",
+    "gspo",
+    "sapo",
+    "gpg",
+    "clip_cov",
+    "kl_cov",
+    "geo_mean",
+    "dro",
+    "cispo",
+    "bypass_mode",
+    "grpo",
+    "luspo",
+    "vespo",
+]
+"""The policy losses; the last three are TRL's."""
+
+
+class CustomPolicyLoss(Section, frozen=True, kw_only=True):
+    """A policy loss of the user, in place of ``loss_mode``."""
+
+    path: Name | None = None
+    """Python file that holds it, or ``pkg://PACKAGE/FILE``; null = ``actor_rollout_ref.actor.policy_loss.loss_mode``."""
+    name: Name = "policy_loss"
+    """Its name in that file: a function ``(PolicyRows, options)`` that gives a ``PolicyLoss``, or a ``PolicyLossKind``."""
+    options: Table = msgspec.field(default_factory=dict)
+    """Its options: the dict that the function gets, or fields of the options class of the ``PolicyLossKind``."""
 
 
 class PolicyLoss(Section, frozen=True, kw_only=True):
-    """Which policy loss."""
+    """Which policy loss, and options that belong to one or two of them."""
 
-    loss_mode: Literal["vanilla"] = "vanilla"
-    """``vanilla``: PPO's clipped ratio with dual clip."""
+    loss_mode: LossMode = "vanilla"
+    """The policy loss; ``docs/algorithms.md`` has the formula of each."""
+    clip_cov_ratio: PositiveFraction = 0.0002
+    """Tokens that clip_cov leaves out, as a part of the trainable ones."""
+    clip_cov_lb: float = 1.0
+    """The covariance of such a token is above this,"""
+    clip_cov_ub: float = 5.0
+    """and below this."""
+    kl_cov_ratio: PositiveFraction = 0.0002
+    """Tokens that get the KL term of kl_cov, as a part of the trainable ones."""
+    ppo_kl_coef: NonNegative = 0.1
+    """Weight of that term."""
+    dro_beta: Positive | None = None
+    """Weight of dro's quadratic term, which has no default."""
+    epsilon: NonNegative = 0.2
+    """grpo, luspo: the ratio is clipped below at 1 - this. TRL's name."""
+    epsilon_high: NonNegative | None = None
+    """grpo, luspo: the ratio is clipped above at 1 + this; null = ``epsilon``. TRL's name."""
+    delta: Positive | None = None
+    """grpo, luspo: upper bound of the ratio that is not clipped; null = none. TRL's name."""
+    importance_sampling_level: Literal["token", "sequence"] = "token"
+    """grpo: one ratio a token or one a row. TRL's name."""
+    vespo_k_pos: float = 2.0
+    """vespo: exponent of the weight where the advantage is >= 0. TRL's name."""
+    vespo_lambda_pos: Positive = 3.0
+    """vespo: decay of the weight where the advantage is >= 0. TRL's name."""
+    vespo_k_neg: float = 3.0
+    """vespo: exponent where the advantage is < 0. TRL's name."""
+    vespo_lambda_neg: Positive = 2.0
+    """vespo: decay where the advantage is < 0. TRL's name."""
+    rollout_correction: BypassCorrection = msgspec.field(default_factory=BypassCorrection)
+    """What bypass_mode corrects."""
+    custom: CustomPolicyLoss = msgspec.field(default_factory=CustomPolicyLoss)
+    """A policy loss of your own. asyncrl's own."""
+
+    def __post_init__(self) -> None:
+        if not self.clip_cov_lb < self.clip_cov_ub:
+            raise refuse("clip_cov_lb", self.clip_cov_lb, f"allowed: a number below clip_cov_ub = {self.clip_cov_ub:g}")
+        if self.loss_mode == "dro" and self.custom.path is None and self.dro_beta is None:
+            raise refuse("dro_beta", None, "allowed: a number > 0, as loss_mode=dro has no default for it")
+
+    @property
+    def loss(self) -> str:
+        """The name of the loss in use; that of the user's has the path of its file before it."""
+        return self.loss_mode if self.custom.path is None else f"{self.custom.path}:{self.custom.name}"
 
 
 class Actor(Section, frozen=True, kw_only=True):
@@ -38,6 +122,10 @@ class Actor(Section, frozen=True, kw_only=True):
     """The ratio is clipped above at 1 + this; null = ``clip_ratio``."""
     clip_ratio_c: Annotated[float, msgspec.Meta(gt=1.0)] = 3.0
     """Dual clip: for a negative advantage the loss is at most this times the advantage's size."""
+    tau_pos: Positive = 1.0
+    """sapo: how steep its gate is where the advantage is > 0."""
+    tau_neg: Positive = 1.05
+    """sapo: how steep its gate is elsewhere."""
     policy_loss: PolicyLoss = msgspec.field(default_factory=PolicyLoss)
     """The policy loss."""
     loss_agg_mode: LossAggregation = "token-mean"

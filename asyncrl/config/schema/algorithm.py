@@ -4,8 +4,9 @@ from typing import Literal
 
 import msgspec
 
+from asyncrl.config.schema.correction import RolloutCorrection
 from asyncrl.config.schema.section import Section, refuse
-from asyncrl.config.schema.types import Count, Fraction, KlEstimator, Name, NonNegative, Positive
+from asyncrl.config.schema.types import Count, Fraction, KlEstimator, Name, NonNegative, NonNegativeInt, Positive
 
 AdvEstimator = Literal[
     "gae",
@@ -40,17 +41,16 @@ class KlControl(Section, frozen=True, kw_only=True):
 
 
 class FilterGroups(Section, frozen=True, kw_only=True):
-    """Dynamic sampling: prompt groups whose rewards are all the same are replaced."""
+    """Dynamic sampling: prompt groups whose answers are all judged the same are replaced."""
 
-    enable: Literal[False] = False
-    """Only off in this version."""
-
-
-class RolloutCorrection(Section, frozen=True, kw_only=True):
-    """What is done about the difference between the engine's log-probs and the trainer's."""
-
-    bypass_mode: bool = False
-    """Take the engine's log-probs as ``old_log_probs`` and save the pass that computes them."""
+    enable: bool = False
+    """Do so."""
+    metric: Name = "reward"
+    """What must differ: ``reward``, the score, or another value that the reward function returns."""
+    max_num_gen_batches: NonNegativeInt = 0
+    """``sync``: at most so many times ``data.train_batch_size`` prompts for one step; 0 = no limit."""
+    max_inflight_gen_batches: Count = 1
+    """``sync``: at most so many times ``data.train_batch_size`` prompts at once."""
 
 
 class CustomAdvEstimator(Section, frozen=True, kw_only=True):

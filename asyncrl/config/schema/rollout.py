@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from asyncrl.config.schema.section import Section, known, refuse
-from asyncrl.config.schema.types import Count, Dtype, MinusOneOrMore, NonNegative, Positive, TopP
+from asyncrl.config.schema.types import Count, Dtype, MinusOneOrMore, NonNegative, NonNegativeInt, Positive, TopP
 
 
 class ValKwargs(Section, frozen=True, kw_only=True):
@@ -39,8 +39,11 @@ class Agent(Section, frozen=True, kw_only=True):
 class CheckpointEngine(Section, frozen=True, kw_only=True):
     """How weights reach the engines."""
 
-    backend: Literal["naive"] = "naive"
-    """``naive``: copied in place, the only way to an engine that shares its rank's device."""
+    backend: Literal["naive", "nccl"] | None = None
+    """null = ``nccl`` in separate_async, else ``naive``, and no other value than that. ``naive``: copied in place, to an engine that
+    shares its rank's device. ``nccl``: broadcast to engines in processes of their own; on CPUs it goes over gloo."""
+    update_weights_bucket_megabytes: Count = 2048
+    """``nccl``: most bytes of a bucket of weights, in 2^20."""
 
 
 class Rollout(Section, frozen=True, kw_only=True):
@@ -88,6 +91,11 @@ class Rollout(Section, frozen=True, kw_only=True):
     """Tokens of one micro-batch of a rank; null = ``actor.ppo_max_token_len_per_gpu``."""
     val_kwargs: ValKwargs = msgspec.field(default_factory=ValKwargs)
     """Sampling in validation."""
+    nnodes: NonNegativeInt = 0
+    """separate_async: nodes with engines on devices of their own. Fewer than there are nodes: whole nodes, the last ones;
+    as many: each node has engines beside its trainer ranks."""
+    n_gpus_per_node: Count | None = None
+    """separate_async: engines on each of these nodes; null = ``trainer.n_gpus_per_node``."""
     agent: Agent = msgspec.field(default_factory=Agent)
     """Agent workers."""
     checkpoint_engine: CheckpointEngine = msgspec.field(default_factory=CheckpointEngine)

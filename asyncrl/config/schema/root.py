@@ -60,6 +60,12 @@ class Config(Section, frozen=True, kw_only=True):
         return self.algorithm.use_kl_in_reward or self.actor_rollout_ref.actor.use_kl_loss
 
     @property
+    def journal(self) -> Literal["off", "interval", "always"]:
+        """What the queue's shards keep on disk."""
+        given = self.transfer_queue.journal
+        return given if given is not None else "off" if self.trainer.v1.trainer_mode == "sync" else "interval"
+
+    @property
     def need_critic(self) -> bool:
         """Whether there is a critic."""
         enable = self.critic.enable

@@ -29,8 +29,9 @@ class TransferQueueConfig(Section, frozen=True, kw_only=True):
     """Its storage."""
     budget_gb: NonNegative = 4.0
     """Memory of each shard for rows, in 10^9 bytes; new rows wait while it is full. 0 = no bound."""
-    journal: Literal["off", "interval", "always"] = "off"
-    """What shards keep on disk, to survive their own death: nothing, all with a sync each second, all with a sync before each answer."""
+    journal: Literal["off", "interval", "always"] | None = None
+    """What shards keep on disk, to survive their own death: nothing, all with a sync each second, all with a sync before each answer;
+    null = ``off`` in ``sync``, else ``interval``."""
     journal_folder: Name | None = None
     """Where the journal lies; null = in the run folder. A disk of the node is faster than a shared one, but no other node has it."""
 

@@ -18,6 +18,8 @@ Positive = Annotated[float, msgspec.Meta(gt=0.0)]
 """A number above zero."""
 Fraction = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 """A number from 0 to 1."""
+PositiveFraction = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
+"""A part of a whole, more than none of it."""
 TopP = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 """The kept share of the probability mass; 1 keeps all."""
 Name = Annotated[str, msgspec.Meta(min_length=1)]

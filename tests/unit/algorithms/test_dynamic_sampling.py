@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from asyncrl.algorithms.dynamic_sampling import overlong_penalty, worth_training, zero_spread, zero_spread_groups
+from asyncrl.algorithms.dynamic_sampling import worth_training, zero_spread, zero_spread_groups
+from asyncrl.algorithms.overlong import overlong_penalty
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

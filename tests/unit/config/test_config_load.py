@@ -128,7 +128,7 @@ NOTICED = [
     (f"{R}.rollout.seed=42", "is what asyncrl does"),
     ("critic.fsdp.param_offload=True", "switched off"),
     ("critic.optim.lr=1e-4", "switched off"),
-    ("trainer.v1.separate_async.parameter_sync_step=2", "switched off"),
+    ("trainer.v1.separate_async.hybrid_rollout.switch_threshold_ratio=0.5", "switched off"),
     (f"{R}.rollout.top_p=0.9", "not those of the sampled distribution"),
     (f"{R}.rollout.top_k=5", "not those of the sampled distribution"),
     (f"{R}.rollout.val_kwargs.n=4", "all answers to a prompt are the same"),
@@ -156,7 +156,7 @@ VERL_LINES = {
         " ray_kwargs.ray_init.runtime_env.py_executable=null",
         "",
     ),
-    "cispo": (f"{R}.actor.policy_loss.loss_mode=cispo {R}.actor.clip_ratio_low=10 {R}.rollout.n=5", f"{R}.actor.policy_loss.loss_mode"),
+    "cispo": (f"{R}.actor.policy_loss.loss_mode=cispo {R}.actor.clip_ratio_low=10 {R}.rollout.n=4 data.train_files=a {R}.model.path=m", ""),
     "gdpo": (
         'algorithm.adv_estimator=gdpo +algorithm.gdpo_reward_keys=["accuracy_reward", "format_reward"] data.train_files=a.parquet'
         f" {R}.model.path=m {R}.rollout.n=4",
@@ -176,7 +176,20 @@ VERL_LINES = {
     "wandb": ('trainer.logger=["console","wandb"]', "trainer.logger"),
     "lora": (f"{R}.model.lora_rank=64 {R}.model.lora_alpha=32", f"{R}.model.lora_rank"),
     "megatron dtype": (f"+{R}.actor.fsdp_config.mixed_precision.reduce_dtype=bf16", f"{R}.actor.fsdp_config.mixed_precision.reduce_dtype"),
-    "correction": ("algorithm.rollout_correction.rollout_is=token", "algorithm.rollout_correction.rollout_is"),
+    "correction": (
+        "algorithm.rollout_correction.rollout_is=sequence algorithm.rollout_correction.rollout_is_threshold=2.0"
+        " algorithm.rollout_correction.rollout_rs=seq_mean_k1 algorithm.rollout_correction.rollout_rs_threshold=0.999_1.001"
+        f" algorithm.rollout_correction.bypass_mode=true +{R}.actor.policy_loss.loss_mode=bypass_mode"
+        f" algorithm.rollout_correction.loss_type=reinforce {R}.rollout.n=4 data.train_files=a {R}.model.path=m",
+        "",
+    ),
+    "dapo": (
+        f"reward.reward_manager.name=dapo +reward.reward_kwargs.overlong_buffer_cfg.enable=True {R}.rollout.n=4"
+        " +reward.reward_kwargs.overlong_buffer_cfg.len=128 +reward.reward_kwargs.overlong_buffer_cfg.penalty_factor=1.0"
+        " +reward.reward_kwargs.overlong_buffer_cfg.log=False +reward.reward_kwargs.max_resp_len=512"
+        f" {R}.actor.clip_ratio_high=0.28 {R}.actor.clip_ratio_c=10.0 data.train_files=a {R}.model.path=m",
+        "",
+    ),
     "reward model": ("reward.reward_model.enable=True reward.reward_model.rollout.name=vllm", "reward.reward_model.enable"),
     "distillation": ("distillation.enabled=True distillation.nnodes=1", "distillation.enabled"),
     "profiler": (f"{R}.actor.profiler.enable=True {R}.actor.profiler.ranks=[0]", f"{R}.actor.profiler.enable"),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from asyncrl.rewards.reward import normalise
 from asyncrl.trainer.batch import KVBatchMeta
 from asyncrl.trainer.validation import SessionResult, session_results, summarise
 
@@ -74,3 +75,25 @@ def test_what_an_answer_amounts_to_is_its_vote_for_the_majority() -> None:
     numbers = summarise(session_results(rows, extras, {"a": "s"}, sessions=3), 3)
     assert numbers["val-core/s/acc/maj@3/mean"] > numbers["val-core/s/acc/mean@3"]
     assert "val-core/s/acc/maj@3/mean" not in summarise(session_results(rows, extras, {"a": "s"}, sessions=4), 4)
+
+
+def test_extras_that_differ_from_row_to_row_are_averaged_over_the_rows_that_have_them() -> None:
+    """A plain number, a dict with an accuracy, and a dict with other keys, some of which are no numbers."""
+    returned = [0.5, {"score": 1.0, "acc": 0.0}, {"score": 0.0, "format": 0.25, "note": "late", "parts": [1, 2], "none": None}]
+    judged = [normalise(each) for each in returned]
+    assert [each.error for each in judged] == [""] * 3
+    rows = batch(*((uid, "0", 0, float(each.score or 0.0)) for uid, each in zip("abc", judged, strict=True)))
+    found = session_results(rows, [each.extra for each in judged], dict.fromkeys("abc", "s"), sessions=1)
+    assert summarise(found, 1) == {
+        "val-core/s/acc/mean@1": 0.25,
+        "val-aux/s/acc_success_only/mean@1": 0.25,
+        "val-aux/s/reward/mean@1": 0.5,
+        "val-aux/s/format/mean@1": 0.25,
+    }
+
+
+def test_two_rows_of_one_text_stay_two_uids_and_a_batch_that_does_not_divide_loses_nobody() -> None:
+    rows = batch(*((f"p{number}", "0", 0, float(number < 7)) for number in range(10)))
+    found = session_results(rows, [{"acc": float(number < 7)} for number in range(10)], {f"p{n}": "s" for n in range(10)}, sessions=1)
+    assert len(found) == 10
+    assert summarise(found, 1)["val-core/s/acc/mean@1"] == 0.7

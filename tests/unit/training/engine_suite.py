@@ -21,6 +21,7 @@ from asyncrl.algorithms.aggregation import Denominators
 from asyncrl.algorithms.value_loss import value_loss
 from asyncrl.metrics import Metrics, Sum, scalars
 from asyncrl.tensors.batch import Batch
+from asyncrl.training.anchor import Anchor
 from asyncrl.training.fsdp import FSDPEngine
 from asyncrl.training.fsdp_values import FSDPValueEngine
 from asyncrl.training.microbatch import MicroBatching
@@ -192,6 +193,24 @@ def restored_critic(folder: Path) -> Result:
     return {}, {"same": float(all(torch.equal(expected[name], value) for name, value in weights(again).items()))}
 
 
+def anchored(folder: Path, **model: Any) -> Result:
+    """Log-probs of the start, kept while two steps are trained; the second step must not notice."""
+    engine, rows = engine_of(folder, "AdamW", **model), share(uneven_rows())
+
+    def log_probs() -> Tensor:
+        return engine.evaluate(uneven_rows(), temperature=TEMPERATURE, micro=MICRO["three"])["log_probs"].values
+
+    anchor = Anchor(engine.named_parameters())
+    start = log_probs()
+    train(engine, rows, MICRO["three"])
+    learned, before = log_probs(), weights(engine)
+    with anchor.in_place():
+        kept = log_probs()
+    same = all(torch.equal(before[name], value) for name, value in weights(engine).items())
+    train(engine, rows, MICRO["three"])
+    return weights(engine), {"kept": float(torch.equal(kept, start)), "same": float(same), "moved": float((learned - start).abs().max())}
+
+
 def gathered(folder: Path) -> Result:
     """Each rank has one row more than the one before, the first none."""
     rank = dist.get_rank()
@@ -212,6 +231,8 @@ CASES: dict[str, Callable[[Path], Result]] = {
     "all-on-first-rank": all_on_first_rank,
     "restored": restored,
     "no-answer-tokens": no_answer_tokens,
+    "anchored": anchored,
+    "anchored-gathered": partial(anchored, reshard_after_forward=False),
     "gathered": gathered,
     **{f"critic-{micro}": partial(critic, micro=micro) for micro in ("all", "one", "tokens", "packed-tokens")},
     "critic-checkpointing": partial(critic, micro="three", enable_gradient_checkpointing=True),
@@ -221,6 +242,7 @@ CASES: dict[str, Callable[[Path], Result]] = {
 
 # Half of them on two ranks: cuts that one rank has shown to be equal need not all be run twice.
 SINGLE = {
+    "anchored-gathered",
     "train-packed-one",
     "train-gathered",
     "evaluate-one",

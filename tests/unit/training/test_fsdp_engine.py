@@ -126,6 +126,28 @@ def test_a_state_leads_to_the_same_weights_bit_by_bit(two_ranks: GroupResults) -
     assert two_ranks.total("restored", "same") == 2
 
 
+def assert_anchored(numbers: dict[str, float]) -> None:
+    assert (numbers["kept"], numbers["same"]) == (1, 1)
+    assert numbers["moved"] > 1e-3
+
+
+@pytest.mark.parametrize("case", ["anchored", "anchored-gathered"])
+def test_anchored_weights_give_the_log_probs_of_their_moment_and_training_goes_on_as_without(
+    one_rank: None, model_folder: Path, case: str
+) -> None:
+    found, numbers = CASES[case](model_folder)
+    assert_anchored(numbers)
+    expected, _ = CASES["train-adamw"](model_folder)
+    assert all(torch.equal(value, expected[name]) for name, value in found.items())
+
+
+def test_each_of_two_ranks_anchors_its_shards(two_ranks: GroupResults) -> None:
+    for numbers in two_ranks.numbers:
+        assert_anchored(numbers["anchored"])
+    expected = two_ranks.tensors("train-adamw")
+    assert all(torch.equal(value, expected[name]) for name, value in two_ranks.tensors("anchored").items())
+
+
 def test_the_learning_rate_moves_once_per_scheduler_step(one_rank: None, model_folder: Path) -> None:
     optimizer = OptimizerConfig(lr=0.4, lr_warmup_steps=2, zero_indexed_step=False)
     engine = FSDPEngine(ModelConfig(path=str(model_folder)), optimizer)

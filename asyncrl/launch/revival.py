@@ -1,0 +1,51 @@
+"""Agent workers that were started again: each learns where the others are, and what it held is issued again."""
+
+import logging
+
+from asyncrl.errors import ActorDied
+from asyncrl.launch.cluster import Cluster
+from asyncrl.launch.session import say
+from asyncrl.runtime.directory import Directory
+from asyncrl.runtime.ref import ActorRef
+from asyncrl.runtime.whereabouts import Whereabouts
+from asyncrl.trainer.flow import PromptFlow
+
+logger = logging.getLogger(__name__)
+
+
+class Revival:
+    """Follows the lives of the agent workers.
+
+    consumes: the directory's news of processes
+    produces: workers that are connected, ended leases
+    waits for: a new life of an agent worker
+    unblocked by: the supervisor, through the directory
+    """
+
+    def __init__(self, directory: ActorRef[Directory], cluster: Cluster, flow: PromptFlow) -> None:
+        # It waits as long as nothing happens.
+        self._directory = directory.with_deadline(0.0)
+        self._cluster, self._flow = cluster, flow
+        self._numbers = {agent.address.process: number for number, agent in enumerate(cluster.agents)}
+        self._lives = {agent.address.process: agent.address.generation for agent in cluster.agents}
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        async for news in self._directory.stream(Directory.watch):
+            for each in news:
+                if each.process in self._numbers:
+                    await self._hear(each)
+
+    async def _hear(self, news: Whereabouts) -> None:
+        if news.state != "up" or news.generation <= self._lives[news.process]:
+            return
+        self._lives[news.process] = news.generation
+        number = self._numbers[news.process]
+        try:
+            await self._cluster.join(number)
+        except ActorDied as error:
+            # The life after it will be heard of too.
+            logger.warning("%s has ended again: %s", news.process, error)
+            return
+        self._flow.worker_died(number, f"{news.process} died")
+        say(f"{news.process} serves again; what it held is issued again")

@@ -1,0 +1,104 @@
+"""The engines in processes of their own, as the controller sees them: all hold the version that was published last."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from asyncrl.errors import ActorDied, TransferInterrupted, Undeliverable, WeightSyncError
+from asyncrl.runtime.actor import Actor, endpoint
+from asyncrl.runtime.curve import CONTROLLER
+from asyncrl.runtime.directory import Directory
+from asyncrl.runtime.messages import ActorAddress
+from asyncrl.runtime.ref import ActorRef
+from asyncrl.workers.engine_process import EngineProcess, Held
+from asyncrl.workers.weights import WeightSender
+
+logger = logging.getLogger(__name__)
+
+TRIES = 4
+"""How often a version is sent to an engine: once, and again after each death that its restarts allow."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """An engine and the trainer rank that sends to it."""
+
+    engine: ActorRef[EngineProcess]
+    sender: ActorRef[WeightSender]
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def name(self) -> str:
+        """The engine's process."""
+        return self.engine.address.process
+
+
+class EngineFleet(Actor):
+    """Brings each published version to one engine after another, and to an engine that begins a new life at once.
+
+    References must be bounded by silence, not by the clock. ``say`` is told in a line when an engine serves again.
+    """
+
+    concurrency = 0
+
+    def __init__(self, members: Sequence[Member], say: Callable[[str], None]) -> None:
+        self._members = {member.name: member for member in members}
+        self._lives = {name: member.engine.address.generation for name, member in self._members.items()}
+        self._say = say
+        self._published: Held | None = None
+
+    async def on_start(self) -> None:
+        directory = self.context.system.directory
+        if directory is not None:
+            self.context.background(self._follow, directory, name="lives of the engines")
+
+    @endpoint(roles=(CONTROLLER,))
+    async def publish(self, version: int, digest: str) -> None:
+        """Bring ``version`` to every engine, one after another; returns when all of them generate with it.
+
+        The senders must hold it already. An engine that dies meanwhile is given it in its next life. Raises WeightSyncError for
+        an engine that cannot take it, TransferInterrupted when it has not arrived after ``TRIES`` tries.
+        """
+        self._published = wanted = Held(version, digest)
+        for member in self._members.values():
+            await self._bring(member, wanted)
+            self.context.progress()
+
+    async def _follow(self, directory: ActorAddress) -> None:
+        """Hear of each new life of an engine.
+
+        consumes: the directory's news of processes
+        produces: a ``_revive`` for each life but the first
+        waits for: news
+        unblocked by: the supervisor, through the directory
+        """
+        # It waits as long as nothing happens.
+        stream = self.context.system.ref(directory, Directory).with_deadline(0.0).stream(Directory.watch)
+        async for news in stream:
+            for each in news:
+                if each.state == "up" and each.generation > self._lives.get(each.process, each.generation):
+                    self._lives[each.process] = each.generation
+                    self.context.background(self._revive, self._members[each.process], name=f"weights for {each.process}")
+
+    async def _revive(self, member: Member) -> None:
+        """Give an engine that was started again what the others have; until then it takes requests and answers none."""
+        began, wanted = self.context.host.clock(), self._published
+        if wanted is not None:
+            await self._bring(member, wanted)
+            self._say(f"{member.name} serves again, with version {wanted.version} after {self.context.host.clock() - began:.1f} s")
+
+    async def _bring(self, member: Member, wanted: Held) -> None:
+        async with member.lock:
+            for tried in range(1, TRIES + 1):
+                try:
+                    held = await member.engine.call(EngineProcess.held)
+                    if held != wanted and held.version <= wanted.version:
+                        held = await member.sender.call(WeightSender.send, member.engine.address)
+                    break
+                except (TransferInterrupted, ActorDied, Undeliverable) as error:
+                    logger.warning("version %d has not reached %s: %s", wanted.version, member.name, error)
+                    if tried == TRIES:
+                        raise
+            if held.version == wanted.version and held.digest != wanted.digest:
+                raise WeightSyncError(f"{member.name} holds {held.digest} as version {held.version}; published was {wanted.digest}")
