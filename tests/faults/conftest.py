@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,14 @@ def native_threads() -> int:
     return len(os.listdir("/proc/self/task")) - sum(thread.name.startswith("asyncio_") for thread in threading.enumerate())
 
 
+def _threads_fall_to(count: int) -> bool:
+    """Whether no more than these remain; the kernel lists a thread for a moment after it was joined."""
+    deadline = time.monotonic() + 5.0
+    while native_threads() > count and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return native_threads() <= count
+
+
 @pytest.fixture(autouse=True)
 async def nothing_is_left() -> AsyncIterator[None]:
     """Fails a test that leaves a task, a descriptor, a thread or a process behind, or an error that nobody caught."""
@@ -59,10 +68,7 @@ async def nothing_is_left() -> AsyncIterator[None]:
     assert not unhandled
     assert not left
     assert open_descriptors() == before
-    # The kernel lists a thread for a moment after it was joined.
-    async with asyncio.timeout(5):
-        while native_threads() > threads:
-            await asyncio.sleep(0.01)
+    assert await asyncio.to_thread(_threads_fall_to, threads)
     assert not psutil.Process().children(recursive=True)
 
 

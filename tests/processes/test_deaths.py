@@ -75,3 +75,18 @@ def test_an_unexpected_error_on_a_rank_is_the_first_cause_and_its_traceback_is_l
         assert "Traceback" in logged
         assert "failing_rank.py" in logged
         run.check_nothing_left()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("victim", ["agent-0", pytest.param("reward-0", marks=pytest.mark.faults)])
+def test_an_agent_or_reward_worker_that_is_killed_is_started_again_and_the_run_goes_on(victim: str, tmp_path: Path) -> None:
+    with live_run(tmp_path, "trainer.total_training_steps=12") as run:
+        run.wait_for_step()
+        os.kill(run.pid_of(victim), signal.SIGKILL)
+        run.wait_for_line(lambda line: "12/12" in line, 90.0)
+        assert any(f"{victim} (pid" in line and "it is started again" in line for line in run.stdout)
+        run.seconds_to_end(LIMIT)
+        assert run.process.returncode == 0
+        trained = [record["training/prompts/trained"] for record in run.metrics if "training/prompts/trained" in record]
+        assert trained[-1] == 12 * 4
+        run.check_nothing_left()
