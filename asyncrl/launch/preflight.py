@@ -29,6 +29,10 @@ def preflight(config: Config) -> int:
         from asyncrl.launch.policy_loss import open_policy_loss
 
         open_policy_loss(config.actor_rollout_ref.actor)
+    if config.trainer.v1.custom_schedule.path is not None or config.trainer.v1.sampler.custom_sampler.path is not None:
+        from asyncrl.launch.schedule import open_sampler, open_schedule
+
+        open_sampler(config, open_schedule(config))
     tokenizer = open_tokenizer(config)
     stream, validation = open_prompts(config, tokenizer)
     function = config.reward.custom_reward_function

@@ -1,6 +1,7 @@
 """The mode of a run: its schedule, its sampler, and its filter, from the configuration or from the user's files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from asyncrl.config.places import resolve_path
@@ -9,9 +10,11 @@ from asyncrl.config.schema.trainer import Custom
 from asyncrl.errors import ConfigError
 from asyncrl.rewards.load import load_object
 from asyncrl.trainer.sampler import AsyncSampler, GroupFilter, Sampler, SyncSampler
-from asyncrl.trainer.schedule import Schedule
+from asyncrl.trainer.schedule import Schedule, TrainingWindow
 
 SCHEDULE, SAMPLER = "trainer.v1.custom_schedule", "trainer.v1.sampler.custom_sampler"
+WINDOWS: Mapping[str, TrainingWindow] = MappingProxyType({"sync": "sleep", "colocate_async": "pause", "separate_async": "swap"})
+"""What the engines of a mode do while the policy trains."""
 
 
 def open_schedule(config: Config) -> Schedule:
@@ -19,11 +22,10 @@ def open_schedule(config: Config) -> Schedule:
     v1 = config.trainer.v1
     made = _of_user(v1.custom_schedule, SCHEDULE)
     if made is None:
-        windows = {"sync": "sleep", "colocate_async": "pause", "separate_async": "swap"}
         return Schedule(
             lookahead=v1.lookahead,
             updates=v1.updates,
-            training_window=windows[v1.trainer_mode],  # type: ignore[arg-type]
+            training_window=WINDOWS[v1.trainer_mode],
             whole_groups=v1.trainer_mode != "sync",
         )
     if not isinstance(made, Schedule):
@@ -55,9 +57,9 @@ def _made(kind: Callable[..., Any], kwargs: dict[str, Any], custom: Custom) -> S
         sampler = kind(**kwargs)
     except TypeError as error:
         raise ConfigError("trainer.v1.sampler.sampler_kwargs", kwargs, f"{custom.name} cannot be made of them: {error}") from error
-    if not callable(vars(type(sampler)).get("choose")):
+    if not isinstance(sampler, Sampler):
         raise ConfigError(f"{SAMPLER}.name", custom.name, "expected a class with a method choose(groups, ask)")
-    return sampler  # type: ignore[no-any-return]
+    return sampler
 
 
 def _of_user(custom: Custom, section: str) -> Any:

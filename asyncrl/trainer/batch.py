@@ -70,7 +70,6 @@ def joined(batches: Sequence[KVBatchMeta]) -> KVBatchMeta:
     for batch in batches:
         groups += [prompts + group for group in batch.groups]
         prompts += len(batch.uids)
-
     return KVBatchMeta(
         partition_id=batches[0].partition_id,
         uids=tuple(chain.from_iterable(batch.uids for batch in batches)),

@@ -115,7 +115,7 @@ class PromptFlow:
         """
         fruitless = 0
         while True:
-            await self._renew()
+            await self._renew(ask.step)
             choice = self.sampler.choose(self.replay.table.groups(), ask)
             await self._drop(choice.drop, ask.step)
             fruitless = fruitless + len(choice.drop) if choice.take is None and not self.replay.table.settled() else 0
@@ -139,13 +139,13 @@ class PromptFlow:
     async def end(self, step: int) -> None:
         """The run is over after ``step``: what is still in flight will not be trained."""
         await self._drop(dict.fromkeys([group.uid for group in self.replay.table.groups()], ENDED), step)
-        await self.feeder.clear_rows(self._adoptable)
-        await self._queue.kv_clear(list(self._adoptable), self.replay.partition_id)
+        if self._adoptable:
+            await self.feeder.clear_rows(self._adoptable)
+            await self._queue.kv_clear(list(self._adoptable), self.replay.partition_id)
 
     def worker_died(self, number: int, cause: str) -> None:
         """Agent worker ``number`` lost its groups: their leases end. Takes effect at the next sample."""
-        held = [uid for uid, issue in self._issues.items() if self.feeder.worker_of(issue) == number]
-        self._ended |= {uid: cause for uid in held if uid in self.replay.table}
+        self._ended |= {uid: cause for uid, issue in self._issues.items() if self.feeder.worker_of(issue) == number}
         self.replay.wake()
 
     async def resume(self, step: int, begun: Mapping[str, Mapping[str, Kept]], *, newer: bool) -> None:
@@ -233,19 +233,18 @@ class PromptFlow:
         await self._queue.kv_clear(list(reasons), self.replay.partition_id)
         running = frozenset(group.uid for group in groups if not group.settled)
         await self.feeder.cancel([issue for issue in issues if issue.uid in running])
-        if len(running) < len(reasons):
-            self.counts.discarded_tokens += await self.feeder.clear_rows(reasons)
+        # Also of those that ran: what ended a moment before its marker went has left rows.
+        self.counts.discarded_tokens += await self.feeder.clear_rows(reasons)
 
-    async def _renew(self) -> None:
+    async def _renew(self, step: int) -> None:
         """Issue again what was lost or whose lease has ended; set aside what ended too often."""
-        now = self._host.clock()
-        table = self.replay.table
-        ended = {uid: cause for uid, cause in self._ended.items() if uid in table}
-        ended |= {uid: "its shard lost it" for uid in self.replay.lost if uid in table}
+        now, table = self._host.clock(), self.replay.table
         running = [group.uid for group in table.groups() if not group.settled]
-        ended |= {
-            uid: f"its lease of {self._lease_seconds:g} s ran out" for uid in running if now - self._since[uid] >= self._lease_seconds
-        }
+        late = f"its lease of {self._lease_seconds:g} s ran out"
+        ended = {uid: late for uid in running if now - self._since[uid] >= self._lease_seconds}
+        # What has settled is in the queue, whatever became of its worker.
+        ended |= {uid: self._ended[uid] for uid in running if uid in self._ended}
+        ended |= {uid: "its shard lost it" for uid in self.replay.lost if uid in table}
         self._ended, self.replay.lost = {}, {}
         if not ended:
             return
@@ -256,7 +255,6 @@ class PromptFlow:
         await self.feeder.cancel(again)
         self.counts.reissued += len(again)
         await self._send([replace(issue, lease=issue.lease + 1, kept={}) for issue in again])
-        step = max((issue.step for issue in self._issues.values()), default=0)
         await self._drop(aside, step)
         await self._issue(len(aside), step)
 

@@ -46,9 +46,6 @@ class GroupTable:
     def __init__(self) -> None:
         self._groups: dict[str, Group] = {}
 
-    def __len__(self) -> int:
-        return len(self._groups)
-
     def __contains__(self, uid: str) -> bool:
         return uid in self._groups
 

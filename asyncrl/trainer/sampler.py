@@ -6,7 +6,7 @@ begins less that of the group's oldest trainable token; ``max_off_policy_thresho
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from asyncrl.algorithms.dynamic_sampling import worth_training
 from asyncrl.errors import RunFailed
@@ -50,6 +50,7 @@ class Choice:
     """Prompts to issue in their place."""
 
 
+@runtime_checkable
 class Sampler(Protocol):
     """A rule; a user's own as well (``trainer.v1.sampler.custom_sampler``)."""
 

@@ -34,7 +34,3 @@ class Schedule:
         32
         """
         return max(0, min(int((1 + self.lookahead) * batch), remaining) - in_flight)
-
-
-SYNC = Schedule()
-"""Strictly on-policy: a step's groups are sampled by the weights with which it begins."""

@@ -130,6 +130,7 @@ class Trainer:
             self.parts.say(f"resumed after step {self.step} from {found.folder}")
         self.digest = await self.parts.stages.publish(self.step)
         begun = {} if found is None else self.parts.checkpoints.begun(found)
+        await self.parts.validation.forget()
         await self.parts.flow.resume(self.step, begun, newer=self.config.trainer.resume_newer == "keep")
         if found is not None and not self.config.trainer.val_only:
             return

@@ -44,6 +44,11 @@ class Validation:
         self._rows, self._sessions, self._seed = rows, sessions, seed
         self._batch_size = batch_size or len(rows)
 
+    async def forget(self) -> None:
+        """Clear what a validation that was cut short has left: an earlier attempt's rows come back where the queue keeps a journal."""
+        partition = self._replay.partition_id
+        await self._queue.kv_clear(list(await self._queue.kv_list(partition)), partition)
+
     async def run(self, step: int) -> dict[str, float]:
         """Metrics of one validation under verl's names; empty without validation rows."""
         results: list[SessionResult] = []

@@ -10,7 +10,7 @@
     RUN/global_step_K/manifest.json   size and SHA-256 of every other file
     RUN/latest_checkpointed_iteration.txt
 
-torch.distributed.checkpoint reads its metadata with pickle. So a folder is handed to it only after every file in it was
+The metadata of torch.distributed.checkpoint can run code when it is read. So a folder is handed to it only after every file in it was
 found to be the one that this run wrote.
 """
 

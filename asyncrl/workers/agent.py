@@ -10,7 +10,7 @@ from asyncrl.agents.columns import group_rows
 from asyncrl.agents.group import GroupOutcome, run_group
 from asyncrl.agents.loop import AgentLoop, Generate, SessionContext
 from asyncrl.agents.loops import loop_named
-from asyncrl.errors import ActorDied, Fenced
+from asyncrl.errors import ActorDied, ActorError, Fenced
 from asyncrl.runtime.actor import Actor, endpoint
 from asyncrl.runtime.curve import CONTROLLER
 from asyncrl.runtime.messages import ActorAddress
@@ -93,6 +93,7 @@ class AgentWorker(Actor):
         self._silence, self._engine_patience = silence, engine_patience
         self._overlong = overlong
         self._lockstep = Lockstep() if lockstep else None
+        self._router: EngineRouter | None = None
         self._rewards: list[ActorRef[RewardWorker]] = []
         self._next_reward = 0
         self._groups: dict[str, RunningGroup] = {}
@@ -118,15 +119,26 @@ class AgentWorker(Actor):
         for number, client in enumerate(clients):
             self.context.background(client.follow, name=f"answers of engine {number}")
 
+    @property
+    def router(self) -> EngineRouter:
+        """The way to the engines. Raises ActorError before ``connect``."""
+        if self._router is None:
+            raise ActorError(f"{self.context.name} was not connected to the engines")
+        return self._router
+
     @endpoint(roles=(CONTROLLER,))
     async def run_groups(self, groups: list[PromptGroup]) -> None:
         """Run these groups to their ends; each has settled in the queue when it is over. A group that still runs under an
-        earlier lease is ended first, as by ``cancel``."""
+        earlier lease is ended first, as by ``cancel``.
+
+        Raises ActorError before ``connect``: a life that begins anew knows nobody yet, and its groups are issued again.
+        """
+        router = self.router
         self._end([group.uid for group in groups])
         if self._lockstep is not None:
             self._lockstep.enter(sum(len(group.session_names) for group in groups))
         for group in groups:
-            self._start(group)
+            self._start(group, router)
 
     @endpoint(roles=(CONTROLLER,))
     async def cancel(self, uids: list[str]) -> None:
@@ -142,11 +154,11 @@ class AgentWorker(Actor):
     @endpoint(roles=(CONTROLLER,))
     async def partials(self) -> list[PartialGroup]:
         """What has been sampled for the running groups, as far as engines have given it back: after a pause all of it."""
-        await self._router.catch_up()
+        await self.router.catch_up()
         return [group.turns.partial() for group in self._groups.values()]
 
-    def _start(self, group: PromptGroup) -> None:
-        turns = GroupTurns(group, self._router)
+    def _start(self, group: PromptGroup, router: EngineRouter) -> None:
+        turns = GroupTurns(group, router)
         loop = CountedLoop(loop_named(group.agent_name), self._lockstep, len(group.session_names))
         task = self.context.crew.start(self._run_group, group, turns, loop, name=f"group {group.uid}")
         self._groups[group.uid] = RunningGroup(turns, task)

@@ -31,6 +31,8 @@ from asyncrl.transfer_queue.shard import QueueShard
 from asyncrl.workers.agent import AgentWorker
 
 SHARDS = 2
+LONG = 1000.0
+"""Seconds within which no lease of a run ends that is longer."""
 SESSIONS = 2
 MODES = ("sync", "colocate_async", "separate_async")
 
@@ -269,6 +271,8 @@ async def _step(flow: PromptFlow, queue: TransferQueue, world: World, step: int,
         number = world.rng.randrange(len(world.workers))
         await asyncio.sleep(world.rng.uniform(0.0, 2.0))
         await world.workers[number].die()
+        # As long as a new life takes: what was put before has been told by then.
+        await asyncio.sleep(1.0)
         flow.worker_died(number, "its agent worker died")
     keys: list[str] = []
     for update in range(schedule.updates):
@@ -306,4 +310,6 @@ def check(result: Result) -> None:
         assert max(result.staleness) <= plan.threshold - 1
     if not plan.schedule.whole_groups:
         assert max(result.staleness) == 0
+    if plan.lease > LONG:
+        assert max(result.world.put.values()) == 1, "a finished group was generated again"
     assert result.rows_left == 0, "rows or markers were left in the queue"

@@ -3,8 +3,14 @@
 import pytest
 
 from asyncrl.rewards.reward import normalise
+from asyncrl.runtime import ActorSystem
 from asyncrl.trainer.batch import KVBatchMeta
-from asyncrl.trainer.validation import SessionResult, session_results, summarise
+from asyncrl.trainer.feeder import Feeder, GroupSettings
+from asyncrl.trainer.replay_buffer import ReplayBuffer
+from asyncrl.trainer.validation import SessionResult, Validation, session_results, summarise
+from asyncrl.trajectory import SamplingParams
+from asyncrl.transfer_queue.client import TransferQueue
+from asyncrl.transfer_queue.shard import QueueShard
 
 
 def results(source: str, name: str, by_uid: dict[str, list[float]]) -> list[SessionResult]:
@@ -97,3 +103,15 @@ def test_two_rows_of_one_text_stay_two_uids_and_a_batch_that_does_not_divide_los
     found = session_results(rows, [{"acc": float(number < 7)} for number in range(10)], {f"p{n}": "s" for n in range(10)}, sessions=1)
     assert len(found) == 10
     assert summarise(found, 1)["val-core/s/acc/mean@1"] == 0.7
+
+
+async def test_what_a_validation_that_was_cut_short_has_left_is_cleared() -> None:
+    async with ActorSystem.local() as system:
+        queue = TransferQueue([await system.spawn(QueueShard, 0, name="shard-0")])
+        settings = GroupSettings("val", 1, SamplingParams(max_tokens=1), 1, "single_turn_agent")
+        validation = Validation(queue, Feeder(queue, [], settings), ReplayBuffer(queue, "val", print), [], 1, 1, None)
+        await queue.kv_batch_put(["s1v4p0", "s1v4p0_0_0"], "val", tags=[{"is_prompt": True, "status": "finished"}, {"status": "success"}])
+        await queue.kv_put("s1e0p0", "train", tag={"is_prompt": True, "status": "finished"})
+        await validation.forget()
+        assert not await queue.kv_list("val")
+        assert list(await queue.kv_list("train")) == ["s1e0p0"]
