@@ -174,8 +174,9 @@ class Outgoing:
     def _go_on(self, message: Message, frames: Sequence[memoryview]) -> None:
         if isinstance(message, StreamItem):
             pending = self._pending.get(message.id)
-            if isinstance(pending, StreamPending):
-                pending.item(message.item, frames, message.place)
+            # Who does not keep to its credit is cut off: nothing else bounds what it may send.
+            if isinstance(pending, StreamPending) and (excess := pending.item(message.item, frames, message.place)):
+                self.broken(excess)
         elif isinstance(message, Progress) and (pending := self._pending.get(message.id)) is not None:
             pending.touch()
 

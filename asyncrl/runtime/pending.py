@@ -174,18 +174,23 @@ class StreamPending(Pending):
         if not self.future.done():
             self.future.set_result(None)
 
-    def item(self, data: msgspec.Raw, frames: Sequence[memoryview], place: int) -> None:
-        """One item came. One that is not the next ends the stream, after the items before it; the consumer then cancels the producer."""
+    def item(self, data: msgspec.Raw, frames: Sequence[memoryview], place: int) -> str:
+        """One item came. Returns what is wrong with a producer that sends more than it may, "" for one that keeps to it.
+
+        An item that is not the next ends the stream, after the items before it; the consumer then cancels the producer.
+        """
         if self._ended:
-            return
+            return ""
         self.touch()
-        if place == self._came < self.granted:
+        if place != self._came:
+            self._end(WireError(f"item {place} of {self.what} on {self.who} came, item {self._came} was expected"))
+        elif place >= self.granted:
+            return f"item {place} of {self.what}, {self.granted} were asked for"
+        else:
             self._came += 1
             self.items.append((data, frames))
             self._wake()
-        else:
-            expected = f"item {self._came} was expected" if place != self._came else f"{self.granted} were asked for"
-            self._end(WireError(f"item {place} of {self.what} on {self.who} came, {expected}"))
+        return ""
 
     def reply(self, data: msgspec.Raw, frames: Sequence[memoryview]) -> None:
         self.fail(WireError(f"{self.who} answered {self.what}, a stream, as a call"))

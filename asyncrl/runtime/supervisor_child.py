@@ -11,6 +11,9 @@ from asyncrl.runtime.messages import ActorAddress
 from asyncrl.runtime.restarts import Ending, RestartBudget
 from asyncrl.runtime.supervisor_messages import Birth, FrameReader, Membership, ProcessSpec, Settings, address_in
 
+ADDRESS_BYTES = 1 << 16
+"""Longest address that a child may say: a length beyond it is nonsense, and not waited for."""
+
 
 class Life:
     """One process of a child: the pipe on which it says that it is ready, and the deadline after which it is killed.
@@ -25,7 +28,7 @@ class Life:
         self.log_start = log_start
         self.ready = False
         self.failed = ""
-        self._words = FrameReader()
+        self._words = FrameReader(ADDRESS_BYTES)
 
     def hear(self, name: str) -> ActorAddress | None:
         """What it says on its pipe: where it serves, once it does; it is process ``name``.

@@ -191,9 +191,10 @@ def framed(message: msgspec.Struct) -> bytes:
 
 
 class FrameReader:
-    """Cuts a byte stream into messages."""
+    """Cuts a byte stream into messages of at most ``longest`` bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int = LONGEST) -> None:
+        self._longest = longest
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -202,7 +203,7 @@ class FrameReader:
         found: list[bytes] = []
         while len(self._buffer) >= LENGTH.size:
             (size,) = LENGTH.unpack_from(self._buffer)
-            if size > LONGEST:
+            if size > self._longest:
                 raise WireError(f"a control message of {size} bytes")
             if len(self._buffer) < LENGTH.size + size:
                 break

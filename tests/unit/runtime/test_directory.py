@@ -241,6 +241,7 @@ async def test_an_earlier_life_is_fenced_by_name_as_soon_as_the_directory_tells_
 async def test_whoever_gives_an_address_of_a_later_life_has_heard_more(town: Town) -> None:
     old, new = await town.shard(0), await town.shard(1)
     town.tell("up", 0, old.address("counter"))
+    await told(town.caller, town.owner)
     first = town.caller.ref(old.address("counter"), Counter)
     assert await first.call(Counter.add, 1) == 1
     assert await town.caller.ref(new.address("counter"), Counter).call(Counter.add, 1) == 101
