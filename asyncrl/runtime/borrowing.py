@@ -164,7 +164,7 @@ class Borrowing:
         exporter = mapped.watch() if mapped.watch is not None else None
         if exporter is None:
             return False
-        room = pool.reserve(lent.size)
+        room = pool.reserve(lent.size, to_keep=True)
         if not room:
             return False
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from asyncrl.runtime.messages import Message
+from asyncrl.runtime.messages import Message, Reply
 from asyncrl.runtime.shapes import Buffer
 
 if TYPE_CHECKING:
@@ -71,4 +71,6 @@ class Effects:
 
 def _inner(message: Message) -> int:
     """Bytes of what a message carries, roughly."""
+    if isinstance(message, Reply):
+        return len(message.result)
     return sum(len(value) for value in msgspec.structs.astuple(message) if isinstance(value, bytes | str | msgspec.Raw))

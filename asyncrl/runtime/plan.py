@@ -28,7 +28,7 @@ class Arguments:
                 raise WireError(f"{self.owner}: parameter {parameter.name!r} has no annotation")
         self.positional = sum(p.kind is not p.KEYWORD_ONLY for p in self.parameters)
         self.shapes: list[Shape] = [shape_of(hints[p.name]) for p in self.parameters]
-        self._plain = not any(shape.pack for shape in self.shapes)
+        self._packing = [(i, shape.pack, shape.unpack) for i, shape in enumerate(self.shapes) if shape.pack and shape.unpack]
         pairs = enumerate(zip(self.parameters, self.shapes, strict=True))
         fields: list[Any] = [(f"p{i}", shape.wire, _field(parameter)) for i, (parameter, shape) in pairs]
         struct = msgspec.defstruct(self.owner.replace(".", "_"), fields, array_like=True, forbid_unknown_fields=True, kw_only=True)
@@ -40,9 +40,12 @@ class Arguments:
             args = self._ordered(args, kwargs)
         frames: list[Buffer] = []
         try:
-            if self._plain:
+            if not self._packing:
                 return ENCODER.encode(args), frames
-            packed = [s.pack(v, frames) if s.pack else v for s, v in zip(self.shapes, args, strict=False)]
+            packed = list(args)
+            for place, pack, _ in self._packing:
+                if place < len(packed):
+                    packed[place] = pack(packed[place], frames)
             return ENCODER.encode(packed), check_frames(frames)
         except (TypeError, ValueError, RecursionError, AttributeError, OverflowError) as error:
             raise WireError(f"{self.owner}: cannot encode the arguments: {error}") from error
@@ -67,8 +70,11 @@ class Arguments:
         """Positional and keyword-only values. Raises WireError when they do not fit the annotations."""
         try:
             values = msgspec.structs.astuple(self._decoder.decode(data))
-            if not self._plain:
-                values = tuple(s.unpack(v, frames) if s.unpack else v for s, v in zip(self.shapes, values, strict=True))
+            if self._packing:
+                came = list(values)
+                for place, _, unpack in self._packing:
+                    came[place] = unpack(came[place], frames)
+                values = tuple(came)
         except (msgspec.DecodeError, RecursionError, ValueError, TypeError) as error:
             names = ", ".join(p.name for p in self.parameters)
             raise WireError(f"{self.owner}({names}): {error}") from error

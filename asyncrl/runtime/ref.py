@@ -116,7 +116,7 @@ class ActorRef(Generic[A]):
         end = loop.time() + self._limit.deadline if self._limit.deadline else None
         for tried in range(1, TRIES + 1):
             # The time of all tries together is the call's.
-            again = self if end is None else self.with_deadline(max(0.001, end - loop.time()))
+            again = self if end is None or tried == 1 else self.with_deadline(max(0.001, end - loop.time()))
             pending: Pending | None = None
             try:
                 outgoing, limit = again._credit(plan) or await again._wait_for_credit(plan)

@@ -28,14 +28,15 @@ class Segment:
     """One memory file of the pool. ``number`` is never used again, ``view`` is all of it.
 
     ``readers`` are the connections that it was lent to, whose other ends have it mapped: for certain once they have given it back.
+    ``adopted``: it came from another pool, and has data that stays.
     """
 
-    __slots__ = ("file", "freed", "holders", "number", "readers", "stale", "view")
+    __slots__ = ("adopted", "file", "freed", "holders", "number", "readers", "stale", "view")
 
     def __init__(self, number: int, file: MemoryFile) -> None:
         self.number, self.file, self.view = number, file, file.pages.view()
         self.holders = self.freed = 0
-        self.stale = False
+        self.adopted = self.stale = False
         self.readers: dict[Reader, bool] = {}
 
     @property
@@ -65,14 +66,17 @@ class PoolStats(msgspec.Struct, frozen=True):
 
 
 class SegmentPool:
-    """At most ``budget`` bytes in at most ``most`` segments, lent ones included."""
+    """At most ``budget`` bytes in at most ``most`` segments, lent ones included.
+
+    Data that stays in adopted segments takes at most half of it: a process that keeps much could else send nothing.
+    """
 
     def __init__(self, budget: int, most: int = MOST_SEGMENTS) -> None:
         self.budget, self._most = budget, most
         self._segments: dict[int, Segment] = {}
         self._free: dict[int, dict[int, Segment]] = {}
         self._numbers = self._releases = 0
-        self._bytes = self._free_bytes = self._reserved = self._reserved_bytes = 0
+        self._bytes = self._free_bytes = self._adopted_bytes = self._reserved = self._reserved_bytes = 0
         self._counts = dict.fromkeys(("taken", "refused", "created", "dropped", "adopted", "given", "abandoned"), 0)
 
     def take(self, size: int, reader: Reader | None = None) -> Segment | None:
@@ -104,15 +108,26 @@ class SegmentPool:
             self._become_free(segment)
 
     def _become_free(self, segment: Segment) -> None:
+        self._keep_no_more(segment)
         self._releases += 1
         segment.freed = self._releases
         self._free_bytes += segment.size
         self._free.setdefault(segment.size, {})[segment.number] = segment
 
-    def reserve(self, size: int) -> int:
-        """Makes room for a new segment of ``size`` bytes, dropping free ones if need be. Returns the bytes it gets, 0 for no room."""
+    def _keep_no_more(self, segment: Segment) -> None:
+        if segment.adopted:
+            segment.adopted = False
+            self._adopted_bytes -= segment.size
+
+    def reserve(self, size: int, to_keep: bool = False) -> int:
+        """Makes room for a new segment of ``size`` bytes, dropping free ones if need be. Returns the bytes it gets, 0 for no room.
+
+        ``to_keep``: for one that will be adopted.
+        """
         room = size_class(size)
         needed = room + self._reserved_bytes
+        if to_keep and self._adopted_bytes + room > self.budget // 2:
+            return 0
         if self._bytes - self._free_bytes + needed > self.budget:
             return 0
         while self._bytes + needed > self.budget or len(self._segments) + self._reserved >= self._most:
@@ -140,7 +155,8 @@ class SegmentPool:
         """A file of another pool becomes a segment that is held once. Its room was reserved."""
         segment = self._enter(file, room)
         self._counts["adopted"] += 1
-        segment.holders = 1
+        segment.holders, segment.adopted = 1, True
+        self._adopted_bytes += segment.size
         return segment
 
     def _enter(self, file: MemoryFile, room: int) -> Segment:
@@ -175,6 +191,7 @@ class SegmentPool:
         if self._segments.pop(segment.number, None) is None:
             return False
         self._bytes -= segment.size
+        self._keep_no_more(segment)
         segment.view = memoryview(b"")
         readers, segment.readers = segment.readers, {}
         for reader in readers:

@@ -1,6 +1,7 @@
 """``RowTags``: the tags of many rows as columns. Building a dict for each of ten thousand rows costs more than moving them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -50,12 +51,27 @@ class RowTags(Mapping[str, Tag]):
 
 def grouped_tags(tags: Mapping[str, Tag]) -> list[TagGroup]:
     """Tags as groups of one set of names each; keys keep their order within a group."""
+    if tags and (group := _one_group(list(next(iter(tags.values()))), tags)) is not None:
+        return [group]
     members: dict[tuple[str, ...], tuple[list[str], list[Tag]]] = {}
     for key, tag in tags.items():
-        names = tuple(tag)
-        found = members.get(names)
-        if found is None:
-            found = members[names] = ([], [])
-        found[0].append(key)
-        found[1].append(tag)
-    return [TagGroup(list(names), keys, [[tag[name] for tag in found] for name in names]) for names, (keys, found) in members.items()]
+        keys, found = members.setdefault(tuple(tag), ([], []))
+        keys.append(key)
+        found.append(tag)
+    return [TagGroup(list(names), keys, columns_of(names, found)) for names, (keys, found) in members.items()]
+
+
+def _one_group(names: list[str], tags: Mapping[str, Tag]) -> TagGroup | None:
+    """All tags as one group; None unless each has exactly these names."""
+    found = tags.values()
+    if set(map(len, found)) != {len(names)}:
+        return None
+    try:
+        return TagGroup(names, list(tags), columns_of(names, found))
+    except KeyError:
+        return None
+
+
+def columns_of(names: Sequence[str], tags: Collection[Tag]) -> list[list[Any]]:
+    """The values of each name. Raises KeyError for a tag that lacks one."""
+    return [list(map(itemgetter(name), tags)) for name in names]

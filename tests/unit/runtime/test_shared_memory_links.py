@@ -290,8 +290,8 @@ async def test_an_adopted_segment_serves_its_new_owner() -> None:
         assert ends.serves.memory.stats().taken == 3
 
 
-async def test_what_does_not_fit_the_budget_is_not_adopted() -> None:
-    async with connected(budget=8 * MIB, served_budget=MIB) as ends:
+async def test_what_does_not_fit_half_of_the_budget_is_not_adopted() -> None:
+    async with connected(budget=8 * MIB, served_budget=2 * MIB) as ends:
         await ends.warm(MIB)
         for _ in range(2):
             ends.calls.link.send([HEADER, pattern(MIB)])

@@ -200,3 +200,15 @@ def test_an_adopted_file_is_held_and_counts_against_the_budget() -> None:
     with pytest.raises(AssertionError):
         pool.hold(Segment(9, segment.file))
     pool.close()
+
+
+def test_what_stays_in_adopted_files_leaves_half_of_the_budget_for_what_is_sent() -> None:
+    pool = SegmentPool(256 * KIB)
+    room = pool.reserve(128 * KIB, to_keep=True)
+    segment = pool.adopt(MemoryFile.create(128 * KIB), room)
+    assert pool.reserve(64 * KIB, to_keep=True) == 0
+    sent = grow(pool, 128 * KIB)
+    assert sent is not None
+    pool.release(segment)
+    assert pool.reserve(128 * KIB, to_keep=True) == 128 * KIB
+    pool.close()
