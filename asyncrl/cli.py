@@ -21,6 +21,7 @@ from asyncrl.config.plan import batch_arithmetic
 from asyncrl.errors import CheckpointError, ConfigError, DataError
 from asyncrl.launch.environment import check_platform
 from asyncrl.launch.guard import EXIT_FAILED
+from asyncrl.launch.lasting import lasting
 from asyncrl.launch.preflight import preflight
 from asyncrl.launch.refusal import refuse
 
@@ -79,7 +80,8 @@ def train(given: argparse.Namespace) -> int:
         command += ["--rdzv-endpoint", "127.0.0.1:29400", "-m", "asyncrl.launch", *given.options]
         raise ConfigError("trainer.nnodes", nodes, f"start on each node: torchrun {shlex.join(command)}")
     if loaded.config.debug == "inline":
-        from asyncrl.launch.inline import train_inline  # imports torch
+        with lasting():
+            from asyncrl.launch.inline import train_inline  # imports torch
 
         train_inline(loaded)
         return 0

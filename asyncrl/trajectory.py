@@ -118,6 +118,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Tokens this session has already sampled: the position of the first draw."""
     report_start: bool = False
     """Whether the engine tells at once that it has drawn the first token."""
+    urgent: bool = False
+    """While such a request is in flight, an engine leaves all that are not urgent where they are."""
 
 
 class FirstToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -188,6 +190,8 @@ class PromptGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What a filter of groups looks at: the name of a value that the reward function returns; "" is the raw score."""
     report_start: bool = False
     """Whether the marker of the running group tells the oldest version that has drawn a token for it."""
+    urgent: bool = False
+    """Whether engines serve its sessions before those of other groups, which wait meanwhile."""
     kept: dict[str, Kept] = {}
     """By session: an answer that an earlier issue of this group began. The session's first generation goes on from it, if it
     is asked for the same prompt."""

@@ -13,7 +13,8 @@ from asyncrl.bench.modes import ModesWork
 from asyncrl.bench.report import Figure, Report
 from asyncrl.bench.rounds import Progress
 from asyncrl.bench.sleeping_engine import latency
-from asyncrl.bench.sleeping_stages import SleepingRollout, SleepingStages
+from asyncrl.bench.sleeping_rollout import SleepingRollout
+from asyncrl.bench.sleeping_stages import SleepingStages
 from asyncrl.config.load import load_config
 from asyncrl.config.schema.algorithm import Algorithm
 from asyncrl.data.dataset import PromptStream
@@ -180,7 +181,7 @@ def _trainer(
         replay=replay,
         validation=Validation(queue, feeder, validation_replay, [], 1, 1, None),
         validation_replay=validation_replay,
-        checkpoints=Checkpoints(CheckpointFolder("", None), None, stages, prompts, ledger),
+        checkpoints=Checkpoints(CheckpointFolder("", None), None, stages, prompts, ledger, queue, system.host),
         schedule=schedule,
         trackers=_Quiet(),
         say=_ignore,

@@ -23,7 +23,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a run would do. Counts are of one step unless they say otherwise; one session gives one trajectory here, a greedy one none.
 
     ``padding_rows`` fill a mini-batch whose sessions all give one row; a failed session or one of several rows may ask for
-    up to ``padding_rows_worst`` in each mini-batch. ``tokens_worst`` counts every row at its two limits.
+    up to ``padding_rows_worst`` in each mini-batch. ``prompts_in_flight`` are the most that are neither trained nor dropped.
+    ``tokens_worst`` counts every row at its two limits.
     """
 
     mode: str
@@ -32,6 +33,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     engines: int
     nodes: int
     prompts: int
+    prompts_in_flight: int
+    local_updates: int
     sessions: int
     trajectories: int
     optimizer_steps: int
@@ -56,6 +59,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         apart = self.world_size - self.trainer_ranks
         return f": {self.trainer_ranks} train, {apart} lend their device to an engine" if apart else ""
 
+    @property
+    def _local_updates(self) -> str:
+        return f", in {self.local_updates} local updates" if self.local_updates > 1 else ""
+
     def render(self) -> str:
         """The plan as text for a terminal."""
         steps = f"{self.steps}" if self.steps is not None else f"by {self.epochs} epochs"
@@ -63,7 +70,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             ("mode", self.mode),
             ("ranks", f"{self.world_size} on {self.nodes} node(s)" + self._rollout_ranks),
             ("steps", steps),
-            ("prompts per step", f"{self.prompts}"),
+            ("prompts per step", f"{self.prompts}, at most {self.prompts_in_flight} in flight" + self._local_updates),
             ("sessions per prompt", f"{self.sessions}" + (f", and {self.greedy_sessions} greedy" if self.greedy_sessions else "")),
             ("trajectories per step", f"{self.trajectories}"),
             ("optimizer steps per step", f"{self.optimizer_steps}"),
@@ -109,6 +116,8 @@ def batch_arithmetic(config: Config, world_size: int, nodes: int, prompts_in_dat
         engines=len(placement.engines) or trainers,
         nodes=nodes,
         prompts=prompts,
+        prompts_in_flight=int((1 + config.trainer.v1.lookahead) * prompts),
+        local_updates=config.trainer.v1.updates,
         sessions=sessions,
         trajectories=prompts * sessions,
         optimizer_steps=prompts // mini * actor.ppo_epochs,

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as arrow
-import pyarrow.parquet as parquet
 
 from asyncrl.data.plain import plain
 from asyncrl.errors import DataError
@@ -37,6 +35,9 @@ def read_tables(files: str | Sequence[str]) -> Iterator[tuple[Place, dict[str, A
 
 
 def _read_parquet(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
+    import pyarrow as arrow  # of no use to the other files
+    from pyarrow import parquet
+
     number = 0
     try:
         with parquet.ParquetFile(path) as table:

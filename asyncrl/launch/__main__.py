@@ -15,6 +15,7 @@ from asyncrl.launch.environment import Place, check_platform
 from asyncrl.launch.guard import EXIT_CONFIG, Guard
 from asyncrl.launch.interface import Interface, find_interface
 from asyncrl.launch.job_key import job_keys, read_job_key
+from asyncrl.launch.lasting import lasting
 from asyncrl.launch.preflight import preflight
 from asyncrl.launch.refusal import refuse
 from asyncrl.launch.run_folder import RunFolder
@@ -83,8 +84,9 @@ def _run(
         guard.sockets = sockets = private_folder()
         token = token or make_token(host)
         supervisor = start_supervisor(host, place, folder, sockets, token, interface)
-    from asyncrl.launch.controller import train
-    from asyncrl.launch.rank import RankJob, run_rank  # imports torch
+    with lasting():
+        from asyncrl.launch.controller import train
+        from asyncrl.launch.rank import RankJob, run_rank  # imports torch
 
     job = RankJob(loaded, place, host, guard, sockets, token, keys, interface, supervisor)
     return run_main(lambda: run_rank(job, train if controller is None else controller))

@@ -111,6 +111,7 @@ def shard_options(config: Config, run_folder: Path, found: Checkpoint | None) ->
         journal=config.journal,
         journal_folder=str(folder / f"of{queue.shards}"),
         resume_step=0 if found is None else found.step,
+        restore="" if found is None else found.queue(queue.shards),
     )
 
 

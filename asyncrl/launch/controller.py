@@ -113,6 +113,7 @@ def build_trainer(session: Session, trackers: Trackers, say: Say) -> Trainer:
         batch=config.data.train_batch_size,
         total_steps=steps,
         lease_seconds=config.trainer.v1.sampler.lease,
+        saves=config.trainer.save_freq > 0,
     )
     parts = Parts(
         host=session.host,
@@ -125,7 +126,9 @@ def build_trainer(session: Session, trackers: Trackers, say: Say) -> Trainer:
             cluster.queue, judge, validation_replay, session.validation_rows, val_kwargs.n, config.trainer.seed, config.data.val_batch_size
         ),
         validation_replay=validation_replay,
-        checkpoints=Checkpoints(checkpoint_folder(config, session.folder), session.checkpoint, stages, prompts, ledger),
+        checkpoints=Checkpoints(
+            checkpoint_folder(config, session.folder), session.checkpoint, stages, prompts, ledger, cluster.queue, session.host
+        ),
         schedule=schedule,
         trackers=trackers,
         say=say,
@@ -199,4 +202,4 @@ def _validation_groups(config: Config) -> GroupSettings:
         max_tokens=rollout.response_limit,
         ignore_eos=rollout.ignore_eos,
     )
-    return GroupSettings("val", given.n, sampling, config.trainer.seed, rollout.agent.default_agent_loop)
+    return GroupSettings("val", given.n, sampling, config.trainer.seed, rollout.agent.default_agent_loop, urgent=True)

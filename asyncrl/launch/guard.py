@@ -152,15 +152,24 @@ class Guard:
 
 
 class Interrupts:
-    """Signals cancel the main task, which has ``LEAVE_SECONDS`` to close its files; a second signal ends the process at once."""
+    """Signals cancel the main task, which has ``LEAVE_SECONDS`` to close its files; a second signal ends the process at once.
+
+    In a run that ``saves`` on exit it has ``SAVE_SECONDS``. The first rank saves; the others (``follows``) serve it until it ends.
+    """
 
     LEAVE_SECONDS = 5.0
+    SAVE_SECONDS = 25.0
+    """torchrun kills what is left 30 s after a signal."""
+    PASSED_ON_SECONDS = 3.0
+    """How long a second signal may be the first one that torchrun passes on, where there is something to save."""
     SETTLE_SECONDS = 0.5
     """How long SIGTERM waits for an explanation: when the parent dies, the kernel sends it for the end of each of its threads, and
     only the last one makes the parent dead for its pidfd."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, *, saves: bool = False, follows: bool = False) -> None:
         self.caught: signal.Signals | None = None
+        self._saves, self._follows = saves, follows
+        self._stopped_at = 0.0
         self._stopping = False
         self._guard = guard
         self._loop = asyncio.get_running_loop()
@@ -174,6 +183,8 @@ class Interrupts:
         """torchrun also signals the ranks when one of them has ended: then that is the cause, and not the signal."""
         if self._stopping:
             assert self.caught is not None
+            if self._saves and self._loop.time() - self._stopped_at < self.PASSED_ON_SECONDS:
+                return
             first = self._guard.stopped(self.caught)
             self._guard.end(self._guard.death() or self._guard.failure or first, SIGNAL_EXITS[self.caught])
         if self.caught is not None:
@@ -182,11 +193,13 @@ class Interrupts:
         self._loop.call_later(self.SETTLE_SECONDS if number == signal.SIGTERM else 0.0, self._stop, number)
 
     def _stop(self, number: signal.Signals) -> None:
-        self._stopping = True
+        self._stopping, self._stopped_at = True, self._loop.time()
         cause, code = self._guard.stopped(number), SIGNAL_EXITS[number]
         if explained := self._guard.death() or self._guard.failure:
             self._guard.end(explained, code)
         self._guard.claim(cause)
+        self._loop.call_later(self.SAVE_SECONDS if self._saves else self.LEAVE_SECONDS, self._guard.end, cause, code)
+        if self._saves and self._follows and not self._guard.starting:
+            return
         self._guard.release()
-        self._loop.call_later(self.LEAVE_SECONDS, self._guard.end, cause, code)
         self._task.cancel()

@@ -18,7 +18,7 @@ from asyncrl.config.schema.fsdp import FsdpConfig
 from asyncrl.config.schema.optim import Optim
 from asyncrl.launch.estimator import open_estimator
 from asyncrl.launch.policy_loss import correction_options, denominator, open_objective
-from asyncrl.rollout.embedded import EmbeddedEngine
+from asyncrl.rollout.engine import RolloutEngine
 from asyncrl.training.fsdp import FSDPEngine
 from asyncrl.training.fsdp_values import FSDPValueEngine
 from asyncrl.training.microbatch import MicroBatching
@@ -39,7 +39,7 @@ class Models:
     policy: FSDPEngine
     reference: FSDPEngine | None
     critic: FSDPValueEngine | None
-    rollout: EmbeddedEngine | None
+    rollout: RolloutEngine | None
     pad_token_id: int
 
 
@@ -78,6 +78,7 @@ def build_models(config: Config, device: str, total_steps: int) -> Models:
 def engine_recipe(config: Config, device: str) -> EngineRecipe:
     """The engine of the configuration, on ``device``."""
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
+    custom = rollout.custom_engine
     return EngineRecipe(
         folder=resolve_path(model.path),
         device=device,
@@ -87,6 +88,7 @@ def engine_recipe(config: Config, device: str) -> EngineRecipe:
         max_num_batched_tokens=rollout.max_num_batched_tokens,
         full_determinism=rollout.full_determinism,
         trust_remote_code=model.trust_remote_code,
+        custom=None if custom.path is None or custom.name is None else (resolve_path(custom.path), custom.name),
     )
 
 

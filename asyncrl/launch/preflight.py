@@ -33,6 +33,11 @@ def preflight(config: Config) -> int:
         from asyncrl.launch.schedule import open_sampler, open_schedule
 
         open_sampler(config, open_schedule(config))
+    engine = config.actor_rollout_ref.rollout.custom_engine
+    if engine.path is not None and engine.name is not None:
+        from asyncrl.workers.engine_process import EngineRecipe
+
+        EngineRecipe.maker(resolve_path(engine.path), engine.name)
     tokenizer = open_tokenizer(config)
     stream, validation = open_prompts(config, tokenizer)
     function = config.reward.custom_reward_function

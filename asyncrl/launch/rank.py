@@ -78,7 +78,7 @@ async def run_rank(job: RankJob, controller: Controller = train) -> int:
     board, met = await _meet(job, thread)
     guard.folder = met.folder
     log = log_to(met.folder, f"rank{place.rank}")
-    interrupts = Interrupts(guard)
+    interrupts = Interrupts(guard, saves=job.loaded.config.trainer.saves_on_exit, follows=place.rank != 0)
     guard.watch_parent()
     supervisor = _supervisor(job, met)
     if supervisor is not None:
@@ -93,6 +93,7 @@ async def run_rank(job: RankJob, controller: Controller = train) -> int:
         keys=job.keys,
         events=open_rank_events(job.host, met.folder, place, met.attempt, guard),
         watching=watching(met.folder, job.loaded.config.runtime.silence),
+        shared_memory=job.loaded.config.runtime.shared_memory,
     )
     watch_rank(system, met.folder, guard)
     fail = functools.partial(_fail, guard, log, place.name_of(place.rank), system.waits)

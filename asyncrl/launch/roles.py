@@ -5,10 +5,11 @@ from asyncrl.config.schema import Config
 from asyncrl.launch.cluster import RoleAddresses
 from asyncrl.launch.engines import broadcast_sync, start_sender
 from asyncrl.launch.environment import Place
-from asyncrl.launch.models import build_models, critic_settings, device_of, policy_settings, reference_micro
+from asyncrl.launch.models import build_models, critic_settings, device_of, engine_recipe, policy_settings, reference_micro
 from asyncrl.launch.schedule import open_schedule
 from asyncrl.runtime.system import ActorSystem
 from asyncrl.training.device_thread import DeviceRunner
+from asyncrl.weight_sync.image import DTYPES
 from asyncrl.weight_sync.in_place import InPlaceSync
 from asyncrl.weight_sync.protocol import WeightSync
 from asyncrl.workers.critic import CriticWorker
@@ -28,7 +29,7 @@ async def start_roles(system: ActorSystem, thread: DeviceRunner, config: Config,
     sync: WeightSync
     if models.rollout is not None:
         rollout = await system.spawn(RolloutWorker, thread, models.rollout, name="rollout")
-        sync = InPlaceSync(models.rollout, dtype=next(models.rollout.model.parameters()).dtype)
+        sync = InPlaceSync(models.rollout, dtype=DTYPES[engine_recipe(config, where).dtype])
     else:
         owner = place.rank in Placement.of(config, place.world_size, place.nodes).owners
         sync = broadcast_sync(config, where, owner)

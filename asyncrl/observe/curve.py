@@ -19,13 +19,11 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 def draw_curve(folder: Path, title: str) -> Path:
     """Write ``learning_curve.png`` into the run folder: validation and training reward above, groups without spread below."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure  # a figure of its own is drawn without a screen, and without pyplot's state
 
     records = read_metrics(folder)
-    figure, (above, below) = pyplot.subplots(2, 1, sharex=True, figsize=(8, 5.5), height_ratios=(3, 1))
+    figure = Figure(figsize=(8, 5.5))
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     for name in _names(records, "val-core/"):
         above.plot(*_series(records, name), marker="o", label=f"{name.removeprefix('val-core/')} (greedy)")
     above.plot(*_series(records, "critic/score/mean"), alpha=0.6, label="reward of the sampled answers")
@@ -41,7 +39,6 @@ def draw_curve(folder: Path, title: str) -> Path:
     path = folder / "learning_curve.png"
     figure.tight_layout()
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)
     return path
 
 

@@ -3,6 +3,7 @@
 Two rules. First come, first served: a request starts as soon as a slot is free. Waves, for full determinism: what is
 submitted together is put in key order and cut into waves of ``max_num_seqs``; a wave runs alone, and starts when the one
 before it has ended. So a wave depends on what was submitted together, not on the order or the moment of submissions.
+Under both, nothing that is not urgent runs or starts while something urgent is in flight.
 """
 
 from collections import deque
@@ -59,8 +60,8 @@ def key_order(running: Running) -> tuple[str, int, int, list[int]]:
     return (request.uid, session, request.drawn, request.prompt_ids)
 
 
-class Admission:
-    """The requests that wait for a slot."""
+class _Lane:
+    """The requests of one urgency that wait for a slot."""
 
     def __init__(self, max_num_seqs: int, *, waves: bool) -> None:
         self.max_num_seqs = max_num_seqs
@@ -87,7 +88,7 @@ class Admission:
             self._waiting.extendleft(reversed(requests))
 
     def take(self, running: int) -> list[Running]:
-        """The requests that start now, beside ``running`` others."""
+        """The requests that start now, beside ``running`` others of this urgency."""
         if self._by_waves:
             return self._waves.popleft() if self._waves and not running else []
         free = min(self.max_num_seqs - running, len(self._waiting))
@@ -103,3 +104,42 @@ class Admission:
             removed += gone
         self._waves = deque(wave for wave in self._waves if wave)
         return removed
+
+
+class Admission:
+    """The requests that wait for a slot."""
+
+    def __init__(self, max_num_seqs: int, *, waves: bool) -> None:
+        self._urgent, self._others = _Lane(max_num_seqs, waves=waves), _Lane(max_num_seqs, waves=waves)
+
+    def __len__(self) -> int:
+        return len(self._urgent) + len(self._others)
+
+    def add(self, requests: Iterable[Running]) -> None:
+        """Queue new requests behind all others of their urgency."""
+        for lane, share in self._by_lane(list(requests)):
+            lane.add(share)
+
+    def put_back(self, requests: Sequence[Running]) -> None:
+        """Queue requests that ran before all others of their urgency: they start together, in their order."""
+        for lane, share in self._by_lane(requests):
+            lane.put_back(share)
+
+    def in_the_way(self, running: Sequence[Running]) -> list[int]:
+        """The places of those that must make way for something urgent: to be put back before the next ``take``."""
+        if not (len(self._urgent) or any(each.request.urgent for each in running)):
+            return []
+        return [place for place, each in enumerate(running) if not each.request.urgent]
+
+    def take(self, running: Sequence[Running]) -> list[Running]:
+        """The requests that start now, beside these."""
+        urgent = len(self._urgent) or any(each.request.urgent for each in running)
+        return (self._urgent if urgent else self._others).take(len(running))
+
+    def remove(self, request_ids: Collection[str] | None) -> list[Running]:
+        """Take the named requests, or all (None), out of the queue."""
+        return self._urgent.remove(request_ids) + self._others.remove(request_ids)
+
+    def _by_lane(self, requests: Sequence[Running]) -> list[tuple[_Lane, list[Running]]]:
+        split = {True: [each for each in requests if each.request.urgent], False: [each for each in requests if not each.request.urgent]}
+        return [(lane, split[urgent]) for urgent, lane in ((True, self._urgent), (False, self._others)) if split[urgent]]

@@ -124,11 +124,19 @@ class EmbeddedEngine:
     def _budget(self, request: GenerateRequest) -> int:
         return min(request.sampling.max_tokens, self.options.max_model_len - len(request.prompt_ids))
 
+    def _make_way(self) -> None:
+        """Requests that are not urgent leave their slots for one that is; their tokens are prefilled again later."""
+        slots = self._admission.in_the_way(self._running)
+        rows = [self._running[slot] for slot in slots]
+        self._free(slots)
+        self._admission.put_back(rows)
+
     @torch.inference_mode()
     def step(self) -> list[GenerateOutput]:
         if self._version < 0:
             raise EngineUnavailable("the engine has no weights; load a version first")
-        started = self._admission.take(len(self._running))
+        self._make_way()
+        started = self._admission.take(self._running)
         if not self._running and not started:
             return []
         logits = self._forward(started)

@@ -41,7 +41,8 @@ class RolloutEngine(Protocol):
     def step(self) -> list[GenerateOutput]:
         """Admit what is waiting, draw one token for every running request, return the answers that ended with it.
 
-        An engine that sleeps wakes up. Without requests nothing happens. Raises EngineUnavailable before the first load.
+        While an urgent request is in flight, those that are not keep their tokens and wait. An engine that sleeps wakes up. Without
+        requests nothing happens. Raises EngineUnavailable before the first load.
         """
         ...
 

@@ -78,7 +78,10 @@ class ScriptedEngine:
     def step(self) -> list[GenerateOutput]:
         if self._version < 0:
             raise EngineUnavailable("the engine has no weights; load a version first")
-        self._running += self._admission.take(len(self._running))
+        away = frozenset(self._admission.in_the_way(self._running))
+        self._admission.put_back([row for place, row in enumerate(self._running) if place in away])
+        self._running = [row for place, row in enumerate(self._running) if place not in away]
+        self._running += self._admission.take(self._running)
         outputs: list[GenerateOutput] = []
         kept: list[Running] = []
         for row in self._running:

@@ -340,7 +340,7 @@ class ActorSystem:
 
     async def close(self, cause: str = "closed") -> None:
         """Stops the children of its own supervisor, then the actors in reverse order of their start; answers every waiter
-        here and elsewhere, frees all sockets."""
+        here and elsewhere, frees all sockets. While it closes, a second call, perhaps of an ``on_stop``, returns at once."""
         if self._closing:
             return
         self._closing = True

@@ -34,7 +34,7 @@ from asyncrl.runtime.zap import Doorkeeper
 logger = logging.getLogger(__name__)
 
 # Plain numbers: the enumerations of pyzmq cost a microsecond for each use.
-NOBLOCK, POLLIN, EVENTS, RCVMORE = int(zmq.NOBLOCK), int(zmq.POLLIN), int(zmq.EVENTS), int(zmq.RCVMORE)
+NOBLOCK, POLLIN, EVENTS = int(zmq.NOBLOCK), int(zmq.POLLIN), int(zmq.EVENTS)
 MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 
 BATCH = 128
@@ -157,11 +157,13 @@ class WatchedSocket:
 
 def receive(socket: "zmq.Socket[bytes]") -> list[memoryview]:
     """All frames of one message. Raises zmq.Again when there is none."""
-    frames = [memoryview(socket.recv(NOBLOCK))]
-    while socket.getsockopt(RCVMORE):
+    frames = []
+    while True:
+        # A frame knows whether more follow; asking the socket costs more than the object.
         frame = socket.recv(NOBLOCK, copy=False)
         frames.append(memoryview(frame.bytes) if len(frame) <= COPIED else frame.buffer)
-    return frames
+        if not frame.more:
+            return frames
 
 
 def receive_with_role(socket: "zmq.Socket[bytes]") -> list[memoryview]:

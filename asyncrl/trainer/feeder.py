@@ -8,7 +8,7 @@ from typing import Any
 from asyncrl.data.prompts import PromptRow
 from asyncrl.errors import ActorDied
 from asyncrl.runtime.ref import ActorRef
-from asyncrl.trajectory import Kept, PartialGroup, PromptGroup, SamplingParams, Status, TrajectoryKey
+from asyncrl.trajectory import GREEDY_SESSION, Kept, PartialGroup, PromptGroup, SamplingParams, Status, TrajectoryKey
 from asyncrl.transfer_queue.client import TransferQueue
 from asyncrl.workers.agent import AgentWorker
 
@@ -26,6 +26,7 @@ class GroupSettings:
     reward_components: tuple[str, ...] = ()
     filter_metric: str = ""
     report_start: bool = False
+    urgent: bool = False
 
     def group(self, issue: "Issue") -> PromptGroup:
         """The prompt group of one prompt."""
@@ -47,6 +48,7 @@ class GroupSettings:
             reward_components=list(self.reward_components),
             filter_metric=self.filter_metric,
             report_start=self.report_start,
+            urgent=self.urgent,
             kept=dict(issue.kept),
         )
 
@@ -108,13 +110,13 @@ class Feeder:
                 found += [group for group in await agent.call(AgentWorker.partials) if group.partition_id == self.settings.partition_id]
         return found
 
-    async def clear_rows(self, uids: Iterable[str]) -> int:
-        """Remove the rows of these groups; returns the sampled tokens in them."""
+    async def clear_rows(self, uids: Iterable[str], retain: int | None = None) -> list[dict[str, Any]]:
+        """Remove the rows of these groups, as ``kv_clear``; returns their tags, without those of greedy baselines."""
         gone, partition = frozenset(uids), self.settings.partition_id
         rows = await self._queue.kv_list(partition, {"status": "success"})
         keys = [key for key in rows if TrajectoryKey.parse(key).uid in gone]
-        await self._queue.kv_clear(keys, partition)
-        return sum(int(rows[key].get("trainable_len", 0)) for key in keys)
+        await self._queue.kv_clear(keys, partition, retain=retain)
+        return [rows[key] for key in keys if TrajectoryKey.parse(key).session != GREEDY_SESSION]
 
     def _shares(self, issues: Sequence[Issue]) -> Iterator[tuple[ActorRef[AgentWorker], list[Issue]]]:
         for number, agent in enumerate(self.agents):

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from asyncrl.data.prompts import PromptRow
 from asyncrl.errors import RunFailed
+from asyncrl.metrics import spread
 from asyncrl.runtime.host import Host
 from asyncrl.trainer.adoption import adoption
 from asyncrl.trainer.feeder import Feeder, Issue
@@ -49,23 +50,37 @@ class FlowCounts:
 
     dropped: Counter[str] = field(default_factory=Counter)
     reissued: int = 0
+    reissued_tokens: int = 0
+    """Sampled tokens with which prompts were issued again: their answers go on from there."""
     discarded_tokens: int = 0
     """Sampled tokens of finished groups that were dropped."""
+    discarded_lengths: list[int] = field(default_factory=list)
+    """Tokens of each answer of these groups."""
+    cut_answers: int = 0
+    """Sessions of groups that were dropped while they ran."""
+    waited: float = 0.0
+    """Seconds in which the loop waited for groups."""
     stale: list[int] = field(default_factory=list)
     """How stale the groups were that were dropped for it."""
 
-    def numbers(self) -> dict[str, float]:
-        """The counts under the names of the log."""
-        numbers: dict[str, float] = {name: self.dropped[reason] for reason, name in EVICTED.items()}
-        numbers |= {"training/prompts/reissued": self.reissued, "training/discarded_tokens": self.discarded_tokens}
-        if self.stale:
-            name = "training/off_policy/evicted_samples_staleness"
-            numbers |= {
-                f"{name}/mean": sum(self.stale) / len(self.stale),
-                f"{name}/max": max(self.stale),
-                f"{name}/min": min(self.stale),
-            }
-        return numbers
+    def discard(self, tags: Sequence[Mapping[str, Any]]) -> None:
+        """These rows will not be trained."""
+        self.discarded_tokens += sum(int(tag["trainable_len"]) for tag in tags)
+        self.discarded_lengths += [int(tag["response_len"]) for tag in tags]
+
+    def numbers(self, trained: Sequence[int]) -> dict[str, float]:
+        """The counts under the names of the log; ``trained``: the lengths of the answers that were trained meanwhile."""
+        return {
+            **{name: self.dropped[reason] for reason, name in EVICTED.items()},
+            "training/prompts/reissued": self.reissued,
+            "training/reissued_tokens": self.reissued_tokens,
+            "training/discarded_tokens": self.discarded_tokens,
+            "training/discarded_answers": len(self.discarded_lengths),
+            "training/cut_answers": self.cut_answers,
+            "perf/trainer_wait_s": self.waited,
+            **spread("training/issued_response_length", [*trained, *self.discarded_lengths]),
+            **spread("training/off_policy/evicted_samples_staleness", self.stale),
+        }
 
 
 class PromptFlow:
@@ -90,10 +105,13 @@ class PromptFlow:
         batch: int,
         total_steps: int,
         lease_seconds: float,
+        saves: bool = False,
     ) -> None:
+        """``saves``: checkpoints are written, so that a journal keeps what is dropped until one knows of it."""
         self.ledger, self.prompts, self.feeder, self.replay, self.sampler = ledger, prompts, feeder, replay, sampler
         self._queue, self._schedule, self._host, self._say = queue, schedule, host, say
         self._batch, self._total_steps, self._lease_seconds = batch, total_steps, lease_seconds
+        self._saves = saves
         self._issues: dict[str, Issue] = {}
         self._since: dict[str, float] = {}
         self._ended: dict[str, str] = {}
@@ -128,7 +146,9 @@ class PromptFlow:
                 continue
             if all(group.settled for group in self.replay.table.groups()):
                 raise RunFailed(self._stuck(ask, "nothing is in flight"))
+            began = self._host.clock()
             await self.replay.next_change(f"{len(self.replay.table.settled())} of {ask.count} groups settled", self._next_expiry())
+            self.counts.waited += self._host.clock() - began
 
     def train(self, uids: Sequence[str], step: int) -> None:
         """These groups were trained at ``step``."""
@@ -138,7 +158,8 @@ class PromptFlow:
 
     async def end(self, step: int) -> None:
         """The run is over after ``step``: what is still in flight will not be trained."""
-        await self._drop(dict.fromkeys([group.uid for group in self.replay.table.groups()], ENDED), step)
+        # No checkpoint knows of these: a run that goes on with more steps finds them.
+        await self._drop(dict.fromkeys([group.uid for group in self.replay.table.groups()], ENDED), step + 1)
         if self._adoptable:
             await self.feeder.clear_rows(self._adoptable)
             await self._queue.kv_clear(list(self._adoptable), self.replay.partition_id)
@@ -160,16 +181,18 @@ class PromptFlow:
         self._adoptable = dict(found.later)
         for uid, marker in found.finished.items():
             self._adopt(self._first_issue(uid, state.in_flight[uid]), marker)
-        again = [self._first_issue(uid, state.in_flight[uid]) for uid in found.again]
-        await self._send([replace(issue, kept=begun.get(issue.uid, {})) for issue in again])
+        again = [replace(self._first_issue(uid, state.in_flight[uid]), kept=begun.get(uid, {})) for uid in found.again]
+        self.counts.reissued += len(again)
+        self.counts.reissued_tokens += sum(len(kept.token_ids) for issue in again for kept in issue.kept.values())
+        await self._send(again)
         if found.finished or found.later or found.again:
             kept = len(found.finished) + len(found.later)
             self._say(f"{kept} finished groups of the attempt before are taken over, {len(found.again)} prompts are issued again")
 
-    def take_counts(self) -> dict[str, float]:
-        """What happened to prompts since the last call, and how many there are of each kind."""
+    def take_counts(self, trained: Sequence[int]) -> dict[str, float]:
+        """What happened to prompts since the last call, and how many there are of each kind; ``trained`` as for ``FlowCounts``."""
         counts, self.counts = self.counts, FlowCounts()
-        return counts.numbers() | {f"training/prompts/{name}": count for name, count in self.ledger.counts().items()}
+        return counts.numbers(trained) | {f"training/prompts/{name}": count for name, count in self.ledger.counts().items()}
 
     @property
     def _in_flight(self) -> int:
@@ -230,11 +253,13 @@ class PromptFlow:
         for uid in reasons:
             del self._since[uid]
         # The markers go first: without them nothing that still runs can put a row.
-        await self._queue.kv_clear(list(reasons), self.replay.partition_id)
+        retain = step if self._saves else None
+        await self._queue.kv_clear(list(reasons), self.replay.partition_id, retain=retain)
         running = frozenset(group.uid for group in groups if not group.settled)
         await self.feeder.cancel([issue for issue in issues if issue.uid in running])
         # Also of those that ran: what ended a moment before its marker went has left rows.
-        self.counts.discarded_tokens += await self.feeder.clear_rows(reasons)
+        self.counts.discard(await self.feeder.clear_rows(reasons, retain))
+        self.counts.cut_answers += len(running) * self.feeder.settings.sessions
 
     async def _renew(self, step: int) -> None:
         """Issue again what was lost or whose lease has ended; set aside what ended too often."""

@@ -26,6 +26,7 @@ from asyncrl.metrics import Metric, Metrics, merge, scalars, spread
 from asyncrl.runtime.host import Host
 from asyncrl.trainer.batch import KVBatchMeta
 from asyncrl.trainer.learned import Learned
+from asyncrl.workers.usage import EngineUsage
 
 Number = float | int | str | list[float]
 
@@ -129,6 +130,14 @@ class StepReport:
             **turn_metrics(batch.lengths("num_turns")),
             **_staleness(batch),
             **group_fractions(batch, right),
+        }
+
+    def add_usage(self, engines: Sequence[EngineUsage]) -> None:
+        """What the engines waited for, and what they gave back for new weights."""
+        self.numbers |= {
+            **spread("perf/engine_wait_s", [engine.waited for engine in engines]),
+            **spread("perf/engine_paused_s", [engine.paused for engine in engines]),
+            "training/continued_tokens": sum(engine.given_back for engine in engines),
         }
 
     def finish(self, batch: KVBatchMeta, ranks: int) -> None:

@@ -1,5 +1,6 @@
 """The stages of a step, as calls to the ranks: each takes the cut of the batch and returns merged metrics."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -9,10 +10,11 @@ from torch import Tensor
 from asyncrl.algorithms.advantages import TokenEstimator, multi_output
 from asyncrl.algorithms.kl_in_reward import AdaptiveKL, FixedKL
 from asyncrl.config.schema.algorithm import Algorithm
-from asyncrl.errors import WeightSyncError
+from asyncrl.errors import ActorDied, CallTimedOut, Undeliverable, WeightSyncError
 from asyncrl.metrics import Metrics, merge
 from asyncrl.runtime.group import ActorGroup
 from asyncrl.runtime.ref import ActorRef
+from asyncrl.runtime.tasks import all_of
 from asyncrl.trainer.batch import KVBatchMeta
 from asyncrl.trainer.estimate import outcome_rows, row_facts
 from asyncrl.trainer.learned import Learned
@@ -25,6 +27,10 @@ from asyncrl.workers.meta import BatchMeta
 from asyncrl.workers.policy import PolicyWorker
 from asyncrl.workers.reference import ReferenceWorker
 from asyncrl.workers.rollout import RolloutWorker
+from asyncrl.workers.usage import EngineUsage
+
+USAGE_SECONDS = 10.0
+"""How long an engine may take to say what it did; its event loop is free whatever its device does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +120,16 @@ class Stages:
         return digests[0]
 
     async def save(self, folder: str) -> ScheduleMoves:
-        """Let every rank write its shards into ``folder``; return how often the learning rates have moved."""
+        """Let every rank copy its shards and begin to write them into ``folder``; return how often the learning rates have moved."""
         policy = (await self.policy.call_all(PolicyWorker.save, folder))[0]
         critic = 0 if self.critic is None else (await self.critic.call_all(CriticWorker.save, folder))[0]
         return ScheduleMoves(policy, critic)
+
+    async def saved(self) -> None:
+        """Return when every rank has written what ``save`` began. Raises CallFailed with the cause when one cannot."""
+        await self.policy.call_all(PolicyWorker.saved)
+        if self.critic is not None:
+            await self.critic.call_all(CriticWorker.saved)
 
     async def restore(self, folder: str, moves: ScheduleMoves) -> None:
         """Let every rank read its shards from a verified ``folder``: those of the policy, then those of the critic."""
@@ -146,6 +158,10 @@ class Stages:
     async def resume(self) -> None:
         """Let the engines generate again."""
         await self.rollout.call_all(RolloutWorker.resume)
+
+    async def engine_usage(self) -> list[EngineUsage]:
+        """What each engine did since the last call. One that does not answer, as it is started again, is left out."""
+        return await usage_of(self.rollout.refs)
 
     async def sleep(self) -> None:
         """Let the engines free their caches while the policy trains."""
@@ -178,3 +194,16 @@ class Stages:
         columns = await self.queue.kv_batch_get(batch.keys, batch.partition_id, COMPONENTS.reads)
         table = torch.tensor(columns["reward_components"].to_list(), dtype=torch.float32).view(-1, len(names))
         return dict(zip(names, table.unbind(-1), strict=True))
+
+
+async def usage_of(engines: Sequence[ActorRef[RolloutWorker]]) -> list[EngineUsage]:
+    """The usage of the engines that answer."""
+
+    async def ask(engine: ActorRef[RolloutWorker]) -> EngineUsage | None:
+        try:
+            return await engine.with_deadline(USAGE_SECONDS).call(RolloutWorker.take_usage)
+        except (ActorDied, CallTimedOut, Undeliverable):
+            return None
+
+    found = await all_of([functools.partial(ask, engine) for engine in engines])
+    return [usage for usage in found if usage is not None]

@@ -1,5 +1,6 @@
 """THE LOOP: one step after the other, top down."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -72,24 +73,38 @@ class Trainer:
         self.config, self.ranks, self.total_steps = config, ranks, total_steps
         self.step = 0
         self.digest = ""
+        self._uncleared: list[str] = []
+        """Rows of the partition ``train`` that were trained, and are still in the queue."""
         self.parts = parts
 
     async def run(self) -> None:
         """The whole run. Raises RunFailed when it cannot go on."""
         async with self.started():
-            while self.step < self.total_steps and not self.config.trainer.val_only:
-                report = await self.train_step()
-                if self.due(self.config.trainer.test_freq):
-                    await self._validate(report)
-                self.parts.trackers.log(self.step, report.numbers)
+            try:
+                while self.step < self.total_steps and not self.config.trainer.val_only:
+                    report = await self.train_step()
+                    if self.due(self.config.trainer.test_freq):
+                        await self._validate(report)
+                    self.parts.trackers.log(self.step, report.numbers)
+            except (asyncio.CancelledError, RunFailed):
+                await self._save_on_exit()
+                raise
+            await self._save_on_exit()
             await self.parts.flow.end(self.step)
 
     @contextlib.asynccontextmanager
     async def started(self) -> AsyncIterator[None]:
-        """A block in which steps can be trained: weights are published, and the replay buffers follow the queue."""
-        async with running(self.parts.replay.run, self.parts.validation_replay.run):
-            await self._begin()
-            yield
+        """A block in which steps can be trained: weights are published, and the replay buffers follow the queue.
+
+        At its end the last checkpoint is written; an error that leaves it leaves the one before.
+        """
+        try:
+            async with running(self.parts.replay.run, self.parts.validation_replay.run):
+                await self._begin()
+                yield
+                await self.parts.checkpoints.settled()
+        finally:
+            await self.parts.checkpoints.close()
 
     async def train_step(self) -> StepReport:
         """The next step: submit, then for each local update sample, evaluate, advantages, learn; then sync and clear."""
@@ -101,6 +116,8 @@ class Trainer:
         if self.parts.schedule.updates > 1:
             await self.parts.stages.release_anchor()
         report.join_parts()
+        self.parts.checkpoints.whole(self.step)
+        self._uncleared = [key for batch, _ in trained for key in (*batch.uids, *batch.keys, *batch.greedy)]
         await self._save(report)
         await self._sync(report)
         await self._account(batch, rewards, report)
@@ -130,6 +147,7 @@ class Trainer:
             self.parts.say(f"resumed after step {self.step} from {found.folder}")
         self.digest = await self.parts.stages.publish(self.step)
         begun = {} if found is None else self.parts.checkpoints.begun(found)
+        await self.parts.stages.engine_usage()  # what they did before counts nowhere
         await self.parts.validation.forget()
         await self.parts.flow.resume(self.step, begun, newer=self.config.trainer.resume_newer == "keep")
         if found is not None and not self.config.trainer.val_only:
@@ -219,6 +237,11 @@ class Trainer:
 
     async def _learn(self, batch: KVBatchMeta, cuts: Cuts, report: StepReport) -> None:
         """Critic, then policy, which waits for ``critic_warmup``."""
+        if self.due(self.config.trainer.save_freq):
+            # From here on a kill costs the steps since the checkpoint before this step's: it must be on disk.
+            with report.time("save_checkpoint"):
+                await self.parts.checkpoints.settled()
+        self.parts.checkpoints.torn()
         if self.parts.stages.critic is not None:
             with report.time("update_critic"):
                 report.add_learned(await self.parts.stages.update_critic(cuts.critic))
@@ -228,23 +251,33 @@ class Trainer:
         self.parts.flow.train(batch.uids, self.step)
 
     async def _save(self, report: StepReport) -> None:
+        """Take a checkpoint; it is written while the run goes on."""
         if self.due(self.config.trainer.save_freq):
             with report.time("save_checkpoint"):
-                await self.parts.checkpoints.save(self.step, await self._begun())
-                await self.parts.queue.committed(self.step)
+                begun = await self._begun(paused=self.parts.schedule.training_window == "pause")
+                await self.parts.checkpoints.save(begun, self._uncleared, self.parts.replay.partition_id)
 
-    async def _begun(self) -> list[PartialGroup]:
-        """The answers in generation; engines that generate on are paused for as long as it takes to ask."""
-        window, stages = self.parts.schedule.training_window, self.parts.stages
-        if window == "sleep":
+    async def _begun(self, *, paused: bool) -> list[PartialGroup]:
+        """The answers in generation; engines that are not ``paused`` are for as long as it takes to ask."""
+        stages = self.parts.stages
+        if self.parts.schedule.training_window == "sleep":
             return []
-        if window == "swap":
+        if not paused:
             await stages.pause()
         try:
             return await self.parts.flow.feeder.partials()
         finally:
-            if window == "swap":
+            if not paused:
                 await stages.resume()
+
+    async def _save_on_exit(self) -> None:
+        """Save the last step that was trained, unless it is saved, or the policy is in the midst of the next."""
+        checkpoints, trainer = self.parts.checkpoints, self.config.trainer
+        if not trainer.saves_on_exit:
+            return
+        if checkpoints.behind:
+            await checkpoints.save(await self._begun(paused=False), self._uncleared, self.parts.replay.partition_id)
+        await checkpoints.settled()
 
     async def _sync(self, report: StepReport) -> None:
         """Publish version k. Equal weights after an applied step that should have changed them are an error."""
@@ -263,7 +296,8 @@ class Trainer:
         columns = await self.parts.queue.kv_batch_get(batch.keys, batch.partition_id, REPORT.reads)
         extras = columns["reward_extra_info"].to_list()
         report.add_batch(batch, rewards, extras, self.config.data.max_prompt_length, self.config.data.max_response_length)
-        report.numbers |= self.parts.flow.take_counts()
+        report.numbers |= self.parts.flow.take_counts(batch.lengths("response_len"))
+        report.add_usage(await self.parts.stages.engine_usage())
         report.numbers["training/epoch"] = self.parts.prompts.epoch
         await self._show_generations(batch)
 
@@ -279,10 +313,17 @@ class Trainer:
         self.parts.trackers.generations(self.step, samples)
 
     async def _clear(self, batch: KVBatchMeta, report: StepReport) -> None:
-        # A run that resumes from an earlier checkpoint finds them again, where the queue keeps a journal.
-        retain = self.step if self.config.trainer.save_freq > 0 else None
         with report.time("clear"):
-            await self.parts.queue.kv_clear([*batch.uids, *batch.keys, *batch.greedy], batch.partition_id, retain=retain)
+            await self.parts.queue.kv_clear(self._uncleared, batch.partition_id, retain=self._retain)
+            self._uncleared = []
+            if self._retain is None and self.config.journal != "off":
+                # No checkpoint will come for which the journal would have to keep anything.
+                await self.parts.queue.committed(self.step)
+
+    @property
+    def _retain(self) -> int | None:
+        """Until which checkpoint a journal keeps what is cleared: a run that resumes from an earlier one finds it again."""
+        return self.step if self.config.trainer.save_freq > 0 else None
 
     async def _validate(self, report: StepReport) -> None:
         with report.time("testing"):

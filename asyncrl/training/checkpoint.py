@@ -7,6 +7,8 @@
     RUN/global_step_K/rng_R.safetensors
     RUN/global_step_K/trainer.json    step, data position, ledger, learning rate schedule
     RUN/global_step_K/partial.msgpack the answers that were begun and not ended, in the async modes
+    RUN/global_step_K/queue/ofN/shard-S/
+                                      rows of what was in flight, from shard S of N
     RUN/global_step_K/manifest.json   size and SHA-256 of every other file
     RUN/latest_checkpointed_iteration.txt
 
@@ -29,6 +31,7 @@ from asyncrl.errors import CheckpointError
 MANIFEST = "manifest.json"
 STATE = "trainer.json"
 PARTIAL = "partial.msgpack"
+QUEUE = "queue"
 LATEST = "latest_checkpointed_iteration.txt"
 _NAME = re.compile(r"global_step_(\d+)")
 _CHUNK = 1 << 20
@@ -59,6 +62,16 @@ class Checkpoint:
         file = Path(self.folder) / PARTIAL
         return file.read_bytes() if file.exists() else b""
 
+    def queue(self, shards: int) -> str:
+        """The folder with the rows of so many shards, "" where there is none: a row lies where their number puts it."""
+        folder = queue_folder(self.folder, shards)
+        return folder if Path(folder).is_dir() else ""
+
+
+def queue_folder(folder: str, shards: int) -> str:
+    """Where a checkpoint holds the rows of so many shards."""
+    return f"{folder}/{QUEUE}/of{shards}"
+
 
 class CheckpointFolder:
     """The checkpoints of one run folder."""
@@ -68,19 +81,26 @@ class CheckpointFolder:
         self._root, self._keep = Path(run_folder), keep
 
     def begin(self, step: int) -> str:
-        """A fresh folder to write step ``step`` into; a torn one of an earlier attempt is removed."""
-        folder = self._root / f"global_step_{step}.partial"
-        shutil.rmtree(folder, ignore_errors=True)
+        """A fresh folder to write step ``step`` into. Only one is written at a time: others are torn, and are removed."""
+        for torn in self._root.glob("global_step_*.partial"):
+            shutil.rmtree(torn, ignore_errors=True)
+        folder = self._unfinished(step)
         folder.mkdir(parents=True)
         return str(folder)
 
     def commit(self, step: int, state: bytes, partial: bytes = b"") -> None:
-        """Make what lies in the folder of ``begin`` the checkpoint of ``step``; then remove what is over ``keep``.
+        """Make what lies in the folder of ``begin`` the checkpoint of ``step``; then remove what is over ``keep``. Blocking.
 
-        Every file is flushed before the folder gets its name, and the name before ``latest`` points to it.
+        Every file is flushed before the folder gets its name, and the name before ``latest`` points to it. Raises OSError.
         """
-        unfinished = self._root / f"global_step_{step}.partial"
-        final = self._root / f"global_step_{step}"
+        self.seal(step, state, partial)
+        self.name(step)
+        self.point(step)
+        self._retain()
+
+    def seal(self, step: int, state: bytes, partial: bytes) -> None:
+        """Add the controller's state and the manifest, and flush all of it."""
+        unfinished = self._unfinished(step)
         (unfinished / STATE).write_bytes(state)
         if partial:
             (unfinished / PARTIAL).write_bytes(partial)
@@ -88,14 +108,21 @@ class CheckpointFolder:
         (unfinished / MANIFEST).write_bytes(msgspec.json.encode(records))
         for path in (*_files(unfinished), *(folder for folder in unfinished.rglob("*") if folder.is_dir()), unfinished):
             _flush(path)
+
+    def name(self, step: int) -> None:
+        """Give the sealed folder its name; from then on a run goes on from it."""
+        final = self._root / f"global_step_{step}"
         shutil.rmtree(final, ignore_errors=True)
-        unfinished.rename(final)
+        self._unfinished(step).rename(final)
+        _flush(self._root)
+
+    def point(self, step: int) -> None:
+        """Let ``latest`` say the step, for readers outside."""
         latest = self._root / f"{LATEST}.partial"
         latest.write_text(str(step))
         _flush(latest)
         latest.rename(self._root / LATEST)
         _flush(self._root)
-        self._retain()
 
     def newest(self, say: Callable[[str], None]) -> Checkpoint | None:
         """The newest checkpoint that is what its manifest says; a damaged one is named and passed over."""
@@ -108,6 +135,9 @@ class CheckpointFolder:
             else:
                 return Checkpoint(step, str(folder))
         return None
+
+    def _unfinished(self, step: int) -> Path:
+        return self._root / f"global_step_{step}.partial"
 
     def _steps(self) -> list[int]:
         found = [_NAME.fullmatch(path.name) for path in self._root.iterdir()] if self._root.is_dir() else []

@@ -1,15 +1,21 @@
 """A training engine's part of a checkpoint: sharded weights and optimizer, and the random state of each rank."""
 
+import asyncio
 import warnings
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.distributed.checkpoint.api import CheckpointException
 
+from asyncrl.errors import CheckpointError
 from asyncrl.training.engine import TrainedModel
 from asyncrl.training.export import save_weights
 from asyncrl.training.model import ModelConfig, read_model
@@ -19,17 +25,42 @@ CRITIC = "critic"
 """The part of a checkpoint that holds a role's shards."""
 
 
-def save_engine(engine: TrainedModel, folder: str, part: str) -> int:
-    """Write this rank's shards and random state. Collective. Returns how often the learning rate has moved.
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """A part of a checkpoint that is being written from a copy."""
 
-    The schedule is a number and not a tensor: it goes with the controller's state. The random state is the rank's; whichever
-    role is saved last writes it.
+    moves: int
+    """How often the learning rate had moved. A number and not a tensor: it goes with the controller's state."""
+    written: Future[Any]
+    """Done when the last byte is written; flushed it is not."""
+
+
+def writers() -> ProcessGroup:
+    """A group in which ranks can agree on what to write while they train in another. Collective."""
+    return cast(ProcessGroup, dist.new_group(backend="gloo"))
+
+
+def save_engine(engine: TrainedModel, folder: str, part: str, group: ProcessGroup) -> Saving:
+    """Copy this rank's shards, and begin to write them beside whatever comes next. Collective, on ``group`` of ``writers``.
+
+    The random state is the rank's; whichever role is saved last writes it.
     """
     state = engine.state()
     moves = int(state.pop("schedule"))
-    dcp.save(state, checkpoint_id=str(Path(folder) / part))  # type: ignore[attr-defined]
+    Path(folder).mkdir(parents=True, exist_ok=True)
     save_file(_random_state(), _random_file(folder))
-    return moves
+    written = dcp.async_save(state, checkpoint_id=str(Path(folder) / part), process_group=group)  # type: ignore[attr-defined]
+    assert isinstance(written, Future)  # a stager of its own would answer with more
+    return Saving(moves, written)
+
+
+async def until_written(saving: Saving) -> None:
+    """Return when ``saving`` is written. Raises CheckpointError that names the ranks that could not."""
+    try:
+        await asyncio.wrap_future(saving.written)
+    except CheckpointException as error:
+        causes = "; ".join(f"rank {rank}: {cause[0]!r}" for rank, cause in sorted(error.failures.items()))
+        raise CheckpointError(causes) from error
 
 
 def load_engine(engine: TrainedModel, folder: str, part: str, moves: int) -> None:

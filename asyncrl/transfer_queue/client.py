@@ -13,7 +13,7 @@ from asyncrl.runtime.tasks import Crew, all_of
 from asyncrl.tensors.wire import Column, describe
 from asyncrl.transfer_queue.keys import by_slot, check_keys, check_put, placement
 from asyncrl.transfer_queue.row_tags import RowTags, TagGroup
-from asyncrl.transfer_queue.rows import Change, Guard, Origin, ShardStats, Snapshot, Tag, WatchEvent
+from asyncrl.transfer_queue.rows import Change, Guard, Origin, ShardStats, Snapshot, Stamp, Tag, WatchEvent
 from asyncrl.transfer_queue.shard import QueueShard
 from asyncrl.transfer_queue.snapshot import Manifest
 
@@ -35,6 +35,11 @@ class TransferQueue:
         if not shards:
             raise ValueError("a TransferQueue needs at least one shard")
         self._shards = tuple(shards)
+
+    @property
+    def shards(self) -> int:
+        """How many there are; a row lies where this number puts it."""
+        return len(self._shards)
 
     async def kv_put(
         self,
@@ -64,12 +69,14 @@ class TransferQueue:
         overwrite: bool = False,
         step: int = -1,
         version: int = -1,
+        computed: bool = False,
     ) -> None:
         """Write columns of N rows and merge their N tags, all at once on each shard; missing rows are made.
 
         ``also_tags`` merges tags of further rows, which get no fields, in the same stroke. ``guard`` applies everything
         only if its row still has those tags; all rows must live on its shard. A put of no rows does nothing.
-        ``step`` and ``version`` (of the policy) are kept as the origin of the fields, with the caller and the time.
+        ``step`` and ``version`` (of the policy) are kept as the origin of the fields, with the caller and the time. ``computed``
+        fields are what ``step`` made of the rows: a run that resumes from before it finds the rows as they were.
         New rows wait for room within the deadline of the shards' references; a field for rows that are in never does.
         Raises Fenced, FieldExists (without ``overwrite``), FieldMismatch; ValueError before anything is sent.
         """
@@ -81,13 +88,18 @@ class TransferQueue:
         if guard is not None and any(slot != placement(guard.key, len(self._shards)) for slot in slots):
             raise ValueError(f"guard {guard.key!r} and the rows it guards live on different shards; put them apart")
         by_key = {**dict(zip(keys, tags or (), strict=False)), **also}
+        origin = Stamp(step, version, computed)
+        if len(slots) == 1:
+            (slot,) = slots
+            await _put(self._shards[slot], list(keys), partition_id, dict(columns), by_key, guard, overwrite, origin)
+            return
 
         async def put(slot: int, places: list[int]) -> None:
             rows = [place for place in places if place < len(keys)]
             part = {name: column if len(rows) == len(keys) else column.take(rows) for name, column in columns.items()}
             shared = {names[place]: by_key[names[place]] for place in places if names[place] in by_key}
             own = [keys[row] for row in rows]
-            await _put(self._shards[slot], own, partition_id, part, shared, guard, overwrite, step, version)
+            await _put(self._shards[slot], own, partition_id, part, shared, guard, overwrite, origin)
 
         await _on_each(slots, put)
 
@@ -153,8 +165,17 @@ class TransferQueue:
 
         await _on_each(self._every_slot(), committed)
 
+    async def cut(self, without: Sequence[str], partition_id: str) -> list[int]:
+        """The moment of the next ``snapshot``, as the event number of each shard; it will leave out the rows ``without``."""
+        left_out = by_slot(without, len(self._shards))
+
+        async def cut(slot: int, _: list[int]) -> int:
+            return await self._shards[slot].call(QueueShard.cut, [without[place] for place in left_out.get(slot, [])], partition_id)
+
+        return await _on_each(self._every_slot(), cut)
+
     async def snapshot(self, folder: str) -> list[Manifest]:
-        """Every shard writes its rows into ``folder``, each as they were at one of its events, while puts go on.
+        """Every shard writes its rows into ``folder``, as they were at its last ``cut``, else as they are, while puts go on.
 
         The folder is one that all shards' machines see. Raises QueueStorageError.
         """
@@ -216,14 +237,13 @@ async def _put(
     tags: dict[str, Tag],
     guard: Guard | None,
     overwrite: bool,
-    step: int,
-    version: int,
+    stamp: Stamp,
 ) -> None:
     """One put. A shard without room has dropped what came; it is asked for room, and the put is sent again in its turn."""
     ticket = 0
     while True:
         try:
-            await shard.call(QueueShard.put, keys, partition_id, fields, tags, guard, overwrite, step, version, ticket)
+            await shard.call(QueueShard.put, keys, partition_id, fields, tags, guard, overwrite, stamp, ticket)
             return
         except QueueFull as error:
             ticket = await shard.call(QueueShard.room, error.needed)

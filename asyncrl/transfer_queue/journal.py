@@ -99,6 +99,28 @@ class Journal:
         self.written += written
         return file.number
 
+    def add_file(self, records: Sequence[tuple[Record, Sequence[Column]]]) -> int:
+        """Writes records into a file of their own and returns its number: after a kill it is there whole, or not at all.
+
+        Blocking. Raises QueueStorageError when the disk refuses.
+        """
+        file = JournalFile(self.current + 1)
+        draft = f"{file.name}.tmp"
+        self._folder.remove(draft)
+        descriptor = self._folder.create(draft)
+        try:
+            for record, columns in records:
+                file.size += self._folder.write(descriptor, encode(record, columns))
+            self._folder.sync(descriptor)
+        except OSError as error:
+            raise QueueStorageError(f"{self._folder.path}/{draft}", f"{error.strerror or error}") from error
+        finally:
+            self._folder.close(descriptor)
+        self._folder.rename(draft, file.name)
+        self.files.append(file)
+        self._roll()
+        return file.number
+
     def _roll(self) -> None:
         before = self._descriptor
         self._open(self.files[-1].number + 1)

@@ -17,12 +17,28 @@ class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Origin(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Who wrote a field: the process, when (unix seconds), and in which step and with which policy version, -1 where unknown."""
+    """Who wrote a field: the process, when (unix seconds), and in which step and with which policy version, -1 where unknown.
+
+    ``computed``: it is what that step made of the row. A run that goes on from before that step must not find it.
+    """
 
     writer: str
     at: float
     step: int = -1
     version: int = -1
+    computed: bool = False
+
+    def undone(self, resume_step: int | None) -> bool:
+        """Whether a run that goes on from the checkpoint of ``resume_step`` begins without it; None: the same run goes on."""
+        return resume_step is not None and self.computed and self.step > resume_step
+
+
+class Stamp(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a writer says of its fields; the shard adds who it is, and when. See ``Origin``."""
+
+    step: int = -1
+    version: int = -1
+    computed: bool = False
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag="snapshot", forbid_unknown_fields=True):

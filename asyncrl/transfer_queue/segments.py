@@ -17,22 +17,17 @@ class Segment:
     """One column as it was put. A row refers to a place in it; without referring rows the memory is gone.
 
     ``origins`` are (origin, rows) in row order; ``file`` is the journal's file that holds it, 0 without a journal;
-    ``owners`` are the rows that refer to its places, None where a row has gone.
+    ``owners`` are the rows that refer to its places, None where a row has gone; ``nbytes`` counts all of the column, dead rows included.
     """
 
-    __slots__ = ("column", "file", "live_bytes", "live_rows", "name", "origins", "owners", "row_unit")
+    __slots__ = ("column", "file", "live_bytes", "live_rows", "name", "nbytes", "origins", "owners", "row_unit")
 
     def __init__(self, name: str, column: Column, origins: list[tuple[Origin, int]], file: int, owners: "list[Row | None]") -> None:
         self.name, self.origins, self.file, self.owners = name, origins, file, owners
         self.column = adopt(column)
         self.live_rows = column.rows
-        self.live_bytes = column.nbytes
+        self.nbytes = self.live_bytes = column.nbytes
         self.row_unit = math.prod(column.trailing) * STORAGE[column.dtype].itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the whole column, dead rows included."""
-        return self.column.nbytes
 
     def release(self, index: int) -> int:
         """Row ``index`` is referred to no longer. Returns the bytes it had."""

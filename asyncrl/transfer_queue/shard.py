@@ -16,9 +16,9 @@ from asyncrl.transfer_queue.budget import Budget
 from asyncrl.transfer_queue.journal import SYNC_SECONDS, Journal
 from asyncrl.transfer_queue.records import Damage
 from asyncrl.transfer_queue.row_tags import TagGroup, grouped_tags
-from asyncrl.transfer_queue.rows import Guard, Origin, ShardStats, Tag, WatchEvent
+from asyncrl.transfer_queue.rows import Guard, Origin, ShardStats, Stamp, Tag, WatchEvent
 from asyncrl.transfer_queue.snapshot import Manifest
-from asyncrl.transfer_queue.storage import ShardStorage
+from asyncrl.transfer_queue.storage import RowRef, ShardStorage
 from asyncrl.transfer_queue.table import ROW_BYTES, SEGMENT_BYTES, ShardTable
 from asyncrl.transfer_queue.watch import Watcher
 
@@ -36,7 +36,8 @@ class ShardOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``budget_bytes``: memory that new rows may take, 0 for no bound. ``journal``: "off" keeps nothing on disk, "interval"
     syncs once a second, "always" before each acknowledgement; its files lie in ``journal_folder``/shard-N.
     ``resume_step`` >= 0: the run goes on from that checkpoint, and clears that waited for a later one are undone.
-    ``restore``: a folder with snapshots, shard-N in it, whose rows are taken over at the start.
+    ``restore``: a folder with snapshots, shard-N in it, whose rows are taken over at the start where the journal brings none:
+    it goes on behind them.
     """
 
     budget_bytes: int = 0
@@ -61,6 +62,7 @@ class QueueShard(Actor):
         self._awake: dict[Watcher, asyncio.Event] = {}
         self._damages: list[Damage] = []
         self._reads = 0
+        self._cut: tuple[dict[str, dict[str, RowRef]], int] | None = None
         self._dirty, self._synced = asyncio.Event(), asyncio.Condition()
         self._sync_timer: asyncio.TimerHandle | None = None
 
@@ -83,7 +85,7 @@ class QueueShard(Actor):
         elif identity.generation:
             self._table.lost = f"{identity.attempt}.{identity.generation - 1}"
             logger.warning("shard %d has lost the rows of incarnation %s: it keeps no journal", self._slot, self._table.lost)
-        if self._options.restore and identity.generation == 0:
+        if self._options.restore and identity.generation == 0 and not self._table.partitions:
             _, records = snapshot.load(self.context.host.storage(f"{self._options.restore}/shard-{self._slot}"))
             self._storage.restore(records)
 
@@ -104,8 +106,7 @@ class QueueShard(Actor):
         tags: dict[str, Tag],
         guard: Guard | None,
         overwrite: bool,
-        step: int,
-        version: int,
+        stamp: Stamp,
         ticket: int,
     ) -> None:
         """See ``ShardStorage.put``. Raises QueueFull for new rows without room; ``ticket`` is what ``room`` gave, or 0."""
@@ -116,14 +117,14 @@ class QueueShard(Actor):
             needed = size_of(keys, fields)
             self._budget.check_size(needed)
             self._budget.admit(needed, ticket)
-        origin = Origin(self.context.caller, self.context.host.wall_time(), step, version)
+        origin = Origin(self.context.caller, self.context.host.wall_time(), stamp.step, stamp.version, stamp.computed)
         self._table.check(keys, partition_id, fields, guard, overwrite)
         fields = self._taken_over(fields)
-        self._wake(self._storage.put(keys, partition_id, fields, tags, origin, guard, overwrite, operation))
-        self._note("queue.put", keys, partition_id, fields, tags, step, version)
+        self._wake(self._storage.write(keys, partition_id, fields, tags, origin, operation))
+        self._note("queue.put", keys, partition_id, fields, tags, stamp.step, stamp.version)
         own = set(keys)
         for key in [key for key in tags if key not in own]:
-            self._note("queue.tags", [key], partition_id, (), tags, step, version)
+            self._note("queue.tags", [key], partition_id, (), tags, stamp.step, stamp.version)
         await self._written()
 
     @endpoint
@@ -148,9 +149,10 @@ class QueueShard(Actor):
     def _taken_over(self, fields: dict[str, Column]) -> dict[str, Column]:
         """The columns as data that stays: what came in the sender's memory becomes this process's own, or is copied out of it."""
         memory = self.context.system.shared_memory
-        largest = max(fields.values(), key=nbytes, default=None)
-        if largest is None or sum(map(nbytes, fields.values())) < WORTH or not memory.borrowers or memory.adopt(largest.values):
-            # The buffers of one message lie in one segment.
+        if sum(map(nbytes, fields.values())) < WORTH or not memory.borrowers:
+            return fields
+        # The buffers of one message lie in one segment.
+        if memory.adopt(max(fields.values(), key=nbytes).values):
             return fields
         return {name: column.copy() for name, column in fields.items()}
 
@@ -228,9 +230,22 @@ class QueueShard(Actor):
             self._dirty.set()
 
     @endpoint(roles=(CONTROLLER,))
+    async def cut(self, without: list[str], partition_id: str) -> int:
+        """Keeps the rows of now for the next ``snapshot``, but for ``without``; the number of the event up to which it will go."""
+        rows = self._storage.rows_now()
+        for key in without:
+            rows.get(partition_id, {}).pop(key, None)
+        self._cut = rows, self._table.event
+        return self._table.event
+
+    @endpoint(roles=(CONTROLLER,))
     async def snapshot(self, folder: str) -> Manifest:
-        """Writes all rows as they are now into ``folder``/shard-N while puts go on. Raises QueueStorageError."""
-        rows, event = self._storage.rows_now(), self._table.event
+        """Writes the rows of the last ``cut``, else all rows as they are now, into ``folder``/shard-N while puts go on.
+
+        Raises QueueStorageError.
+        """
+        rows, event = self._cut or (self._storage.rows_now(), self._table.event)
+        self._cut = None
         target = self.context.host.storage(f"{folder}/shard-{self._slot}")
         return await self.context.host.run_blocking(snapshot.write, target, self._slot, self._table.incarnation, event, rows)
 

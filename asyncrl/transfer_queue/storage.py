@@ -37,30 +37,68 @@ class ShardStorage:
         self._done: OrderedDict[OperationKey, None] = OrderedDict()
 
     def replay(self, resume_step: int | None = None) -> list[Damage]:
-        """Brings back what the journal holds. Clears that wait for a checkpoint after ``resume_step`` are not applied.
+        """Brings back what the journal holds, but not what later steps than ``resume_step`` did: neither the clears that wait for
+        a checkpoint of theirs, nor what they computed.
 
-        Returns what is damaged. ``resume_step`` None: the same run goes on, all clears hold.
+        Returns what is damaged. ``resume_step`` None: the same run goes on, everything holds.
         """
         if self.journal is None:
             return []
         kept: list[tuple[int, int]] = []
+        undone: dict[str, dict[str, None]] = {}
 
         def apply(record: Record, body: memoryview, file: int) -> None:
             self.table.event = max(self.table.event, record.event)
             self._remember(record.operation)
             if isinstance(record, PutRecord):
                 origins = {head.name: head.origins for head in record.fields}
-                self.table.put(record.keys, record.partition, columns_of(record, body), record.tags, origins, file)
+                columns = columns_of(record, body)
+                for name in [name for name, found in origins.items() if any(origin.undone(resume_step) for origin, _ in found)]:
+                    del columns[name]
+                    undone.setdefault(record.partition, {}).update(dict.fromkeys(record.keys))
+                self.table.put(record.keys, record.partition, columns, record.tags, origins, file)
             elif resume_step is None or record.retain <= resume_step:
                 lowest = self.table.oldest_file(record.keys, record.partition)
                 if record.retain >= 0 and resume_step is None and lowest is not None:
                     kept.append((lowest, record.retain))
                 self.table.clear(record.keys, record.partition)
+            else:
+                undone.setdefault(record.partition, {}).update(dict.fromkeys(record.keys))
 
         damages = self.journal.replay(apply)
+        self._begin_anew(undone)
         for number, step in kept:
             self.journal.retain(number, step)
         return damages
+
+    def _begin_anew(self, undone: Mapping[str, Iterable[str]]) -> None:
+        """Write down the rows that were given back: a later resume must not read what was undone as if it had happened."""
+        assert self.journal is not None
+        records: list[tuple[Record, list[Column]]] = []
+        for partition, keys in undone.items():
+            rows = self.table.partitions[partition].rows if partition in self.table.partitions else {}
+            found = [key for key in keys if key in rows]
+            if found:
+                records.append((ClearRecord(0, partition, found), []))
+                records += self._copies(partition, {key: tuple(rows[key].cells) for key in found})
+        if not records:
+            return
+        file = self.journal.add_file(records)
+        for record, columns in records:
+            if isinstance(record, PutRecord):
+                self.table.clear(record.keys, record.partition)
+                origins = {head.name: head.origins for head in record.fields}
+                self.table.put(record.keys, record.partition, dict(zip(origins, columns, strict=True)), record.tags, origins, file)
+
+    def _copies(self, partition: str, fields: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[PutRecord, list[Column]]]:
+        """Records of these fields of these rows, as they are now."""
+        rows = self.table.partitions[partition].rows
+        for names, group in grouped(fields):
+            cells = {name: [rows[key].cells[name] for key in group] for name in names}
+            columns = {name: gather(found) for name, found in cells.items()}
+            origins = {name: merged_origins(found) for name, found in cells.items()}
+            tags = {key: rows[key].tag for key in group}
+            yield PutRecord(0, partition, group, tags, field_heads(columns, origins)), list(columns.values())
 
     def _remember(self, operation: OperationKey | None) -> None:
         if operation is not None:
@@ -85,9 +123,9 @@ class ShardStorage:
     ) -> list[Watcher]:
         """Writes rows, all or nothing. Raises as ``ShardTable.check``, and QueueStorageError when the disk refuses."""
         self.table.check(keys, partition, fields, guard, overwrite)
-        return self._put(keys, partition, fields, tags, origin, operation)
+        return self.write(keys, partition, fields, tags, origin, operation)
 
-    def _put(
+    def write(
         self,
         keys: Sequence[str],
         partition: str,
@@ -96,9 +134,13 @@ class ShardStorage:
         origin: Origin,
         operation: OperationKey | None,
     ) -> list[Watcher]:
+        """As ``put``, of what was checked."""
         origins = {name: [(origin, len(keys))] for name in fields}
         file = 0
         if self.journal is not None:
+            if origin.computed and (lowest := self.table.oldest_file(keys, partition)) is not None:
+                # What it may overwrite comes back when the run resumes from before that step.
+                self.journal.retain(lowest, origin.step)
             heads = field_heads(fields, origins)
             record = PutRecord(self.table.event + 1, partition, list(keys), dict(tags), heads, operation)
             file = self.journal.append(record, list(fields.values()))
@@ -109,7 +151,7 @@ class ShardStorage:
     def set_tags(self, tags: Mapping[str, Tag], partition: str, origin: Origin, operation: OperationKey | None = None) -> list[Watcher]:
         """Merges tags into rows that exist, all or none. Raises UnknownRow, QueueStorageError."""
         self.table.check_rows(tags, partition)
-        return self._put((), partition, {}, tags, origin, operation)
+        return self.write((), partition, {}, tags, origin, operation)
 
     def clear(self, keys: Sequence[str], partition: str, retain: int = -1, operation: OperationKey | None = None) -> list[Watcher]:
         """Removes rows. ``retain`` >= 0: their records stay until a checkpoint of that step or a later one is committed."""
@@ -145,14 +187,11 @@ class ShardStorage:
     def _move(self, partition: str, keys: Sequence[str], number: int) -> None:
         assert self.journal is not None
         rows = self.table.partitions[partition].rows
-        for names, group in grouped({key: _fields_in(rows[key], number) for key in keys}):
-            cells = {name: [rows[key].cells[name] for key in group] for name in names}
-            columns = {name: gather(found) for name, found in cells.items()}
-            origins = {name: merged_origins(found) for name, found in cells.items()}
-            tags = {key: rows[key].tag for key in group}
-            file = self.journal.append(PutRecord(0, partition, group, tags, field_heads(columns, origins)), list(columns.values()))
-            self.table.put(group, partition, columns, {}, origins, file)
-            for key in group:
+        for record, columns in self._copies(partition, {key: _fields_in(rows[key], number) for key in keys}):
+            file = self.journal.append(record, columns)
+            origins = {head.name: head.origins for head in record.fields}
+            self.table.put(record.keys, partition, dict(zip(origins, columns, strict=True)), {}, origins, file)
+            for key in record.keys:
                 rows[key].file = file
 
     def restore(self, records: Iterable[tuple[PutRecord, dict[str, Column]]]) -> None:

@@ -105,7 +105,11 @@ class ShardTable:
     def list_rows(self, partition: str, where: Tag | None = None) -> dict[str, Tag]:
         """The tags of all rows that match, by key."""
         part = self.partitions.get(partition)
-        return {key: row.tag for key, row in part.rows.items() if matches(row.tag, where)} if part else {}
+        if part is None:
+            return {}
+        if not where:
+            return {key: row.tag for key, row in part.rows.items()}
+        return {key: row.tag for key, row in part.rows.items() if matches(row.tag, where)}
 
     def check_rows(self, keys: Iterable[str], partition: str) -> None:
         """Raises UnknownRow unless all rows exist."""

@@ -1,11 +1,13 @@
 """A rollout engine in a process of its own, which takes new weights from a trainer rank while it generates."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 from torch import Tensor, nn
 
-from asyncrl.errors import WeightSyncError
+from asyncrl.errors import ConfigError, WeightSyncError
+from asyncrl.rewards.load import load_object
 from asyncrl.rollout.engine import RolloutEngine
 from asyncrl.rollout.weights import check_weights
 from asyncrl.runtime.actor import Actor, endpoint
@@ -24,10 +26,15 @@ if TYPE_CHECKING:
 ROLLOUT = "rollout"
 """The actor of the process that answers requests."""
 SENDERS = (CONTROLLER, "rank")
+CUSTOM = "actor_rollout_ref.rollout.custom_engine"
+"""The section whose ``path`` and ``name`` an error names."""
 
 
 class EngineRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An embedded engine to be opened: the model's folder, where and in which format it runs, and its limits."""
+    """An engine to be opened: the model's folder, where and in which format it runs, and its limits.
+
+    ``custom``: file and name of what makes the user's own engine of this recipe; None = the embedded one.
+    """
 
     folder: str
     device: str
@@ -37,9 +44,22 @@ class EngineRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_num_batched_tokens: int
     full_determinism: bool = False
     trust_remote_code: bool = False
+    custom: tuple[str, str] | None = None
 
-    def open(self) -> "EmbeddedEngine":
-        """Read the model. Blocking, on the device thread."""
+    def open(self) -> RolloutEngine:
+        """Make the engine. Blocking, on the device thread."""
+        return self.embedded() if self.custom is None else self.maker(*self.custom)(self)
+
+    @staticmethod
+    def maker(path: str, name: str) -> "Callable[[EngineRecipe], RolloutEngine]":
+        """What makes the user's engine. Raises ConfigError when there is no such thing, or it cannot be called."""
+        found = load_object(path, name, CUSTOM)
+        if not callable(found):
+            raise ConfigError(f"{CUSTOM}.name", name, f"it is a {type(found).__name__}, expected a class or function that takes a recipe")
+        return found  # type: ignore[no-any-return]
+
+    def embedded(self) -> "EmbeddedEngine":
+        """Read the model."""
         from asyncrl.rollout.embedded import EmbeddedEngine, EmbeddedOptions  # imports transformers
 
         limits = EmbeddedOptions(
@@ -85,7 +105,9 @@ class EngineProcess(Actor):
 
     def open(self) -> RolloutEngine:
         """Make the engine, on the device thread. A process with another kind of engine is a subclass that overrides this."""
-        engine = self.recipe.open()
+        if self.recipe.custom is not None:
+            return self.recipe.open()
+        engine = self.recipe.embedded()
         self.model = engine.model
         return engine
 

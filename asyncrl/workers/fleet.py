@@ -18,15 +18,18 @@ logger = logging.getLogger(__name__)
 
 TRIES = 4
 """How often a version is sent to an engine: once, and again after each death that its restarts allow."""
+NOTICE_SECONDS = 1.0
+"""How long word of an engine's death may take after its connection has broken."""
 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """An engine and the trainer rank that sends to it."""
+    """An engine and the trainer rank that sends to it; ``down`` from its death until its next life."""
 
     engine: ActorRef[EngineProcess]
     sender: ActorRef[WeightSender]
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    down: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def name(self) -> str:
@@ -55,15 +58,20 @@ class EngineFleet(Actor):
 
     @endpoint(roles=(CONTROLLER,))
     async def publish(self, version: int, digest: str) -> None:
-        """Bring ``version`` to every engine, one after another; returns when all of them generate with it.
+        """Bring ``version`` to every engine, one after another; returns when all that live, at least one, generate with it.
 
-        The senders must hold it already. An engine that dies meanwhile is given it in its next life. Raises WeightSyncError for
-        an engine that cannot take it, TransferInterrupted when it has not arrived after ``TRIES`` tries.
+        The senders must hold it already. An engine that is down, or dies meanwhile, is given it in its next life, which is waited
+        for only when there is no other. Raises WeightSyncError for an engine that cannot take it, TransferInterrupted when it has
+        not arrived after ``TRIES`` tries.
         """
         self._published = wanted = Held(version, digest)
-        for member in self._members.values():
-            await self._bring(member, wanted)
-            self.context.progress()
+        serves, members = False, list(self._members.values())
+        for member in members:
+            if not member.down.is_set():
+                serves = await self._bring(member, wanted, needed=False) or serves
+                self.context.progress()
+        if not serves:
+            await self._bring(members[0], wanted)
 
     async def _follow(self, directory: ActorAddress) -> None:
         """Hear of each new life of an engine.
@@ -77,9 +85,15 @@ class EngineFleet(Actor):
         stream = self.context.system.ref(directory, Directory).with_deadline(0.0).stream(Directory.watch)
         async for news in stream:
             for each in news:
-                if each.state == "up" and each.generation > self._lives.get(each.process, each.generation):
+                member = self._members.get(each.process)
+                if member is None:
+                    continue
+                if each.state != "up":
+                    member.down.set()
+                elif each.generation > self._lives[each.process]:
                     self._lives[each.process] = each.generation
-                    self.context.background(self._revive, self._members[each.process], name=f"weights for {each.process}")
+                    member.down.clear()
+                    self.context.background(self._revive, member, name=f"weights for {each.process}")
 
     async def _revive(self, member: Member) -> None:
         """Give an engine that was started again what the others have; until then it takes requests and answers none."""
@@ -88,7 +102,8 @@ class EngineFleet(Actor):
             await self._bring(member, wanted)
             self._say(f"{member.name} serves again, with version {wanted.version} after {self.context.host.clock() - began:.1f} s")
 
-    async def _bring(self, member: Member, wanted: Held) -> None:
+    async def _bring(self, member: Member, wanted: Held, needed: bool = True) -> bool:
+        """Returns whether the engine has it; False for one that is down, when it is not ``needed``."""
         async with member.lock:
             for tried in range(1, TRIES + 1):
                 try:
@@ -100,5 +115,18 @@ class EngineFleet(Actor):
                     logger.warning("version %d has not reached %s: %s", wanted.version, member.name, error)
                     if tried == TRIES:
                         raise
+                    if not needed and await _is_down(member):
+                        return False
             if held.version == wanted.version and held.digest != wanted.digest:
                 raise WeightSyncError(f"{member.name} holds {held.digest} as version {held.version}; published was {wanted.digest}")
+        return True
+
+
+async def _is_down(member: Member) -> bool:
+    """Whether an engine whose connection broke has died."""
+    try:
+        async with asyncio.timeout(NOTICE_SECONDS):
+            await member.down.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -11,7 +11,7 @@ from asyncrl.algorithms.aggregation import Denominators
 from asyncrl.algorithms.diagnostics import probability_difference
 from asyncrl.algorithms.kl_in_reward import penalised_rewards
 from asyncrl.algorithms.objective import ObjectiveConfig, policy_objective
-from asyncrl.algorithms.rollout_correction import RolloutCorrectionOptions, off_policy_metrics
+from asyncrl.algorithms.rollout_correction import RolloutCorrectionOptions, effective_sample_size, off_policy_metrics
 from asyncrl.metrics import Mean, Metrics
 from asyncrl.runtime.actor import endpoint
 from asyncrl.runtime.curve import CONTROLLER
@@ -175,7 +175,9 @@ class PolicyWorker(TrainedWorker):
         metrics: Metrics = {}
         if self.settings.compare_rollout:
             rollout = rows.jagged("rollout_log_probs").padded(0.0)
-            metrics = probability_difference(rollout, log_probs.padded(0.0), mask)
+            metrics = probability_difference(rollout, log_probs.padded(0.0), mask) | effective_sample_size(
+                log_probs.padded(0.0), rollout, mask
+            )
             if self.settings.correction is None:  # which reports the same and more
                 metrics |= off_policy_metrics(log_probs.padded(0.0), rollout, mask)
         chosen = entropy.padded(0.0)[mask]

@@ -61,7 +61,9 @@ class QueueWorker(Actor):
         # Step k begins with the weights of version k - 1.
         columns, version = real.columns(stage.writes), rows.step - 1
         replaces = any(name in stage.reads for name in stage.writes)
-        await self.queue.kv_batch_put(rows.keys, rows.partition_id, columns, overwrite=replaces, step=rows.step, version=version)
+        await self.queue.kv_batch_put(
+            rows.keys, rows.partition_id, columns, overwrite=replaces, step=rows.step, version=version, computed=True
+        )
 
 
 def with_padding(batch: Batch, count: int, pad_token_id: int) -> Batch:

@@ -14,6 +14,7 @@ from asyncrl.runtime.waits import FOREVER
 from asyncrl.training.device_thread import DeviceRunner
 from asyncrl.trajectory import FirstToken, GenerateOutput, GenerateRequest
 from asyncrl.workers.gate import EngineGate, Gate
+from asyncrl.workers.usage import EngineUsage, UsageMeter
 
 
 class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,6 +88,7 @@ class RolloutWorker(Actor):
         self._unwanted: list[str] = []
         self._idle = True
         self._weightless = False
+        self._usage = UsageMeter(self.context.host.clock, self.context.system.events)
 
     async def on_start(self) -> None:
         self.context.background(self._pump, name="engine pump")
@@ -181,6 +183,11 @@ class RolloutWorker(Actor):
         """The version of the weights in use."""
         return self.engine.version
 
+    @endpoint(roles=(CONTROLLER,))
+    async def take_usage(self) -> EngineUsage:
+        """What the engine's time was spent on since the last call."""
+        return self._usage.take()
+
     async def _pump(self) -> None:
         """Do what the endpoints left to be done, and step the engine while it has requests.
 
@@ -197,13 +204,19 @@ class RolloutWorker(Actor):
                 outputs = await self.thread.run(self.engine.abort)
                 self._idle = True
                 self._deliver(outputs, [], [])
+                self._usage.give_back(outputs)
                 self._gate.closed(len(outputs))
-            else:
-                batches, unwanted = self._inbox, self._unwanted
-                self._inbox, self._unwanted = [], []
-                turn = await self.thread.run(self._turn, batches, unwanted)
-                self._idle, self._weightless = turn.idle, turn.weightless
-                self._deliver(turn.outputs, turn.refused, turn.started)
+                continue
+            with self._usage.generating():
+                while self._due and self._gate.state is Gate.RUNNING:
+                    await self._step()
+
+    async def _step(self) -> None:
+        batches, unwanted = self._inbox, self._unwanted
+        self._inbox, self._unwanted = [], []
+        turn = await self.thread.run(self._turn, batches, unwanted)
+        self._idle, self._weightless = turn.idle, turn.weightless
+        self._deliver(turn.outputs, turn.refused, turn.started)
 
     @property
     def _due(self) -> bool:
@@ -217,6 +230,7 @@ class RolloutWorker(Actor):
     async def _wait(self) -> None:
         """Wait for a change; by name where requests wait too."""
         waiting = len(self._owners)
+        self._usage.waits(paused=self._gate.state is Gate.PAUSED)
         if not waiting:
             await self._gate.changed.wait()
             return

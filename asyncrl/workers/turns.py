@@ -23,7 +23,7 @@ class GroupTurns:
 
     async def generate(self, request: GenerateRequest) -> GenerateOutput:
         """The whole answer of one turn. The first one of a session goes on from what was saved of it."""
-        request = msgspec.structs.replace(request, report_start=self._group.report_start)
+        request = msgspec.structs.replace(request, report_start=self._group.report_start, urgent=self._group.urgent)
         answer = self._latest[request.session] = Continuation(request, self._saved_for(request))
         return await self._router.complete(answer, self._started)
 

@@ -86,7 +86,9 @@ class WeightSender(Actor):
         if (old := self._groups.pop(peer, None)) is not None:
             self.context.background(self._on_thread, old.close, name=f"end of the group with {peer}")
         self._made += 1
-        name = f"weights/{system.identity.attempt}/{peer}/{system.process}/{self._made}"
+        # The store keeps the addresses of every group that was made: a later life must not find those of an earlier one.
+        life = f"{system.identity.attempt}.{system.identity.generation}"
+        name = f"weights/{life}/{peer}/{system.process}/{self._made}"
         invitation = Invitation(self._wire.store, name, self._wire.backend)
 
         async def here() -> None:

@@ -215,3 +215,17 @@ def test_first_tokens_are_told_once_and_only_where_it_is_asked_for(engine: Rollo
     drain(engine)
     assert engine.started() == [FirstToken("r3", 5)]
     assert engine.started() == []
+
+
+def test_an_urgent_request_runs_alone_and_the_others_go_on_from_their_tokens(engine: RolloutEngine) -> None:
+    engine.submit([ask(number, max_tokens=6) for number in range(SLOTS + 1)])
+    engine.step()
+    engine.step()
+    engine.submit([msgspec.structs.replace(ask(9), urgent=True)])
+    ended = [engine.step() for _ in range(4)]
+    assert [[output.request_id for output in outputs] for outputs in ended] == [[], [], [], ["r9"]]
+    [aborted] = engine.abort(["r0"])
+    assert len(aborted.token_ids) == 2
+    outputs = drain(engine)
+    assert sorted(outputs) == ["r1", "r2", "r3"]
+    assert all(len(output.token_ids) == 6 for output in outputs.values())

@@ -4,7 +4,7 @@ import msgspec
 
 from asyncrl.bench.report import Figure, Report
 from asyncrl.bench.rpc import PEERS as MEASURED
-from tests.docs.figures import PEERS, replaced, rpc_table
+from tests.docs.figures import PEERS, QUEUE, queue_table, replaced, rpc_table
 from tests.docs.pages import DOCS
 
 
@@ -44,10 +44,19 @@ def test_the_table_shows_what_the_benchmark_printed() -> None:
     assert sorted(PEERS.values()) == sorted(MEASURED)
 
 
-def test_the_page_has_the_rows_and_columns_of_the_table() -> None:
+def test_a_page_has_the_rows_and_columns_of_its_tables() -> None:
     page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    heads = [line.split("|")[1:-1] for line in rpc_table(REPORT).splitlines()]
-    shown = [line.split("|")[1:-1] for line in page.partition("<!-- figures: rpc -->")[2].strip().splitlines()[: len(heads)]]
-    assert [cell.strip() for cell in shown[0]] == [cell.strip() for cell in heads[0]]
-    assert [row[0].strip() for row in shown[2:]] == [row[0].strip() for row in heads[2:]]
-    assert TABLE in replaced(page, TABLE.strip())
+    queue = Report("queue", dict.fromkeys(QUEUE, of(1.0, "", 1.0)))
+    for name, table in (("rpc", rpc_table(REPORT)), ("queue", queue_table(queue))):
+        heads = [line.split("|")[1:-1] for line in table.splitlines()]
+        shown = [line.split("|")[1:-1] for line in page.partition(f"<!-- figures: {name} -->")[2].strip().splitlines()[: len(heads)]]
+        assert [cell.strip() for cell in shown[0]] == [cell.strip() for cell in heads[0]]
+        assert [row[0].strip() for row in shown[2:]] == [row[0].strip() for row in heads[2:]]
+        assert table in replaced(page, table, name)
+
+
+def test_the_queue_table_has_value_reference_and_ratio() -> None:
+    report = Report("queue", dict.fromkeys(QUEUE, of(1_500.0, "", 1_000.0)))
+    rows = queue_table(report).splitlines()
+    assert "| put of one row of 1 KB, p50 | 1.50 ms | 1.00 ms | an empty call | 1.50 | 5.42 ms |" in rows
+    assert "| put of 64 MiB | 1.50 GB/s | 1.00 GB/s | packed, over tcp | 1.50 | 0.29 GB/s |" in rows

@@ -1,11 +1,9 @@
-"""Starting real runs from tests, and reading what they left."""
+"""Starting real runs from tests."""
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,17 +16,6 @@ def environment() -> dict[str, str]:
 def torchrun(ranks: int, module: str, *arguments: str) -> list[str]:
     """The command line that runs ``module`` on ``ranks`` ranks of this machine."""
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m", module, *arguments]
-
-
-def run_scenario(folder: Path, ranks: int, steps: list[Any], *options: str) -> list[dict[str, Any]]:
-    """Run steps of ``tests.processes.scenario``; return the record of each. Weights lie beside as ``weights_K.safetensors``."""
-    spec = folder / "spec.json"
-    spec.write_text(json.dumps({"out": str(folder), "steps": steps}))
-    command = torchrun(ranks, "tests.processes.scenario", str(spec), "config=quickstart", f"trainer.n_gpus_per_node={ranks}")
-    command += [f"trainer.default_local_dir={folder / 'run'}", *options]
-    result = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=150)
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
-    return [json.loads((folder / f"step_{number + 1}.json").read_text()) for number in range(len(steps))]
 
 
 def run_quickstart(folder: Path, *options: str) -> str:

@@ -1,6 +1,4 @@
-"""Runs under torchrun: real ranks, shards, agents and rewards, driven step by step, with what each stage left in the queue.
-
-    torchrun … -m tests.processes.scenario SPEC.json config=quickstart key=value …
+"""A controller that drives real ranks, shards, agents and rewards step by step, and keeps what each stage left in the queue.
 
 The spec names a folder for the results and the steps. A step is null (the real agents sample) or a list of scripted
 groups, each a list of sessions, each a list of outputs {prompt_ids, response_ids, response_mask, score}, if need be with
@@ -10,16 +8,13 @@ score is a baseline); an empty session has failed.
 
 import contextlib
 import dataclasses
-import functools
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from asyncrl.agents.columns import group_rows
 from asyncrl.agents.group import ScoredTrajectory, components
-from asyncrl.launch import __main__ as launch
 from asyncrl.launch.controller import build_trainer, training_groups
 from asyncrl.launch.session import Session
 from asyncrl.metrics import Metrics
@@ -190,13 +185,3 @@ class _Quiet:
 
     def resume(self, step: int) -> None:
         return None
-
-
-def main() -> int:
-    """Entry of each rank."""
-    spec = json.loads(Path(sys.argv[1]).read_text())
-    return launch.main(sys.argv[2:], controller=functools.partial(run_scenario, spec))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from asyncrl.quickstart.assets import ADD1
-from tests.processes.launching import run_scenario
 from tests.processes.test_cuts import ALL, micro
 from tests.processes.test_worked_example import SGD, output
+from tests.processes.warm_ranks import run_scenario
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
 

@@ -10,10 +10,11 @@ from asyncrl.observe.curve import read_metrics
 from asyncrl.quickstart.assets import ADD1
 from tests.dense_critic import DenseCritic
 from tests.processes.invariants import training_steps
-from tests.processes.launching import run_scenario, run_train
+from tests.processes.launching import run_train
 from tests.processes.test_critic_runs import check_ppo, ppo, tensors
 from tests.processes.test_every_estimator import CRITIC, GENTLE, NO_REFERENCE, check_run, scripted
 from tests.processes.test_resume import final, run as run_mortal
+from tests.processes.warm_ranks import run_scenario
 
 GAE = ("algorithm.adv_estimator=gae", *CRITIC, *NO_REFERENCE)
 SOON = (2, "critic.ppo_micro_batch_size_per_gpu=3", False)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.processes.launching import run_scenario
 from tests.processes.test_worked_example import INTERIOR_ZEROS, SMALL, TWO_OUTPUTS, check_step, model
+from tests.processes.warm_ranks import run_scenario
 
 ALL = 0
 RATE = 0.01

@@ -1,4 +1,4 @@
-"""Kill one process of a run: the others end soon, and what died is the first thing said."""
+"""Kill one process of a run: the others end soon, and what died is the first thing said. Who is started again: ``test_mode_deaths``."""
 
 import os
 import signal
@@ -12,6 +12,7 @@ from tests.processes.live_run import live_run
 LIMIT = 30.0
 """Three times the promise."""
 
+TWO_RANKS = torchrun(2, "asyncrl.launch")
 SOON = ("rank 0", "rank 1", "supervisor", "shard-0")
 """Whom the suite kills; the others die with ``make faults``."""
 VICTIMS = (*SOON, *(pytest.param(name, marks=pytest.mark.faults) for name in ("the torchrun agent",)))
@@ -20,7 +21,7 @@ VICTIMS = (*SOON, *(pytest.param(name, marks=pytest.mark.faults) for name in ("t
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_a_killed_process_ends_the_job_and_is_named(victim: str, tmp_path: Path) -> None:
-    with live_run(tmp_path, "trainer.total_training_steps=5000") as run:
+    with live_run(tmp_path, "trainer.total_training_steps=5000", command=TWO_RANKS) as run:
         run.wait_for_step()
         pid = run.pid_of(victim)
         os.kill(pid, signal.SIGKILL)
@@ -77,10 +78,11 @@ def test_an_unexpected_error_on_a_rank_is_the_first_cause_and_its_traceback_is_l
         run.check_nothing_left()
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("victim", ["agent-0", pytest.param("reward-0", marks=pytest.mark.faults)])
+@pytest.mark.parametrize("victim", ["agent-0", "reward-0"])
 def test_an_agent_or_reward_worker_that_is_killed_is_started_again_and_the_run_goes_on(victim: str, tmp_path: Path) -> None:
-    with live_run(tmp_path, "trainer.total_training_steps=12") as run:
+    with live_run(tmp_path, "trainer.total_training_steps=12", command=TWO_RANKS) as run:
         run.wait_for_step()
         os.kill(run.pid_of(victim), signal.SIGKILL)
         run.wait_for_line(lambda line: "12/12" in line, 90.0)

@@ -6,7 +6,8 @@ import pytest
 
 from asyncrl.observe.curve import read_metrics
 from tests.processes.invariants import training_steps
-from tests.processes.launching import ROOT, run_quickstart
+from tests.processes.launching import ROOT
+from tests.processes.warm_ranks import run_warm
 
 OPTIONS = (
     "trainer.total_training_steps=3",
@@ -19,7 +20,7 @@ OPTIONS = (
 
 
 def digests(folder: Path, *options: str) -> list[str]:
-    run_quickstart(folder, *OPTIONS, *options)
+    run_warm(folder, *OPTIONS, *options)
     return [record["training/weight_digest"] for record in training_steps(read_metrics(folder))]
 
 

@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from asyncrl.cli import main
-from tests.processes.launching import run_scenario
 from tests.processes.test_worked_example import SMALL, WORKED
+from tests.processes.warm_ranks import run_scenario
 
 
 @pytest.mark.timeout(180)

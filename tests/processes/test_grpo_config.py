@@ -9,7 +9,8 @@ import pytest
 from asyncrl.observe.curve import read_metrics
 from asyncrl.quickstart.assets import ADD1
 from tests.processes.invariants import training_steps
-from tests.processes.launching import ROOT, run_train
+from tests.processes.launching import ROOT
+from tests.processes.warm_ranks import warm_ranks
 
 TEMPLATE = '{% for message in messages %}{{ message["content"] }}{% endfor %}{% if add_generation_prompt %}={% endif %}'
 
@@ -32,7 +33,7 @@ def write_prompts(folder: Path) -> Path:
 
 @pytest.mark.timeout(150)
 def test_three_steps_from_a_parquet_file_of_chat_prompts(tmp_path: Path) -> None:
-    run_train(
+    options = [
         "config=grpo",
         f"data.train_files={write_prompts(tmp_path)}",
         "data.train_batch_size=4",
@@ -47,7 +48,8 @@ def test_three_steps_from_a_parquet_file_of_chat_prompts(tmp_path: Path) -> None
         "trainer.device=cpu",
         "trainer.n_gpus_per_node=2",
         f"trainer.default_local_dir={tmp_path / 'run'}",
-    )
+    ]
+    warm_ranks(2).run(options)
     steps = training_steps(read_metrics(tmp_path / "run"))
     assert [record["step"] for record in steps] == [1, 2, 3]
     assert all(record["training/rows_trained"] == 16 and record["training/weights_changed"] == 1.0 for record in steps)

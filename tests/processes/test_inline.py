@@ -1,5 +1,6 @@
 """``debug=inline``: everything in one process and one thread, with the numbers of a run of many."""
 
+import contextlib
 import functools
 import gc
 import json
@@ -11,6 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -69,40 +71,57 @@ def note():
 """
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """Starts the tiny run in ``tmp_path``, with the terminal's place taken by pipes."""
-    (tmp_path / "reward.py").write_text(REWARD)
-    (tmp_path / "hook.py").write_text(HOOK)
+Run = tuple[Path, "subprocess.Popen[str]"]
 
-    runs: list[subprocess.Popen[str]] = []
+BREAKPOINTS = {"noted": "hook.note", "debugged": "", "endless": "0"}
+"""What ``breakpoint()`` is in each of the runs that are started; "" is pdb."""
 
-    def started(*options: str, **variables: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "asyncrl.cli", "train", *TINY, "debug=inline", "trainer.default_local_dir=run"]
-        command += ["reward.custom_reward_function.path=reward.py", *options]
-        variables = {**environment(), "PYTHONPATH": f"{tmp_path}:{ROOT}", **variables}
-        pipe = subprocess.PIPE
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
+    """The tiny run three times, begun together, each in a folder of its own, with the terminal's place taken by pipes."""
+    runs: dict[str, Run] = {}
+    with contextlib.ExitStack() as ends:
         # A test run in the background of a shell hands an ignored SIGINT down; a user's terminal does not.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            run = subprocess.Popen(command, cwd=tmp_path, env=variables, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+            for name, hook in BREAKPOINTS.items():
+                folder = tmp_path_factory.mktemp(name)
+                (folder / "reward.py").write_text(REWARD)
+                (folder / "hook.py").write_text(HOOK)
+                command = [sys.executable, "-m", "asyncrl.cli", "train", *TINY, "debug=inline", "trainer.default_local_dir=run"]
+                command += ["reward.custom_reward_function.path=reward.py"]
+                command += ["trainer.total_training_steps=1000000"] if name == "endless" else []
+                variables = {**environment(), "PYTHONPATH": f"{folder}:{ROOT}", "PYTHONBREAKPOINT": hook}
+                pipe = subprocess.PIPE
+                run = subprocess.Popen(command, cwd=folder, env=variables, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+                ends.enter_context(run)
+                ends.callback(run.kill)
+                runs[name] = folder, run
         finally:
             signal.signal(signal.SIGINT, before)
-        runs.append(run)
-        return run
-
-    yield started
-    for run in runs:
-        with run:
-            run.kill()
+        yield runs
 
 
-def test_a_breakpoint_in_the_reward_stops_the_main_thread_of_the_command(start: Any, tmp_path: Path) -> None:
-    run = start(PYTHONBREAKPOINT="hook.note")
+@pytest.mark.timeout(150)
+def test_ctrl_c_ends_the_run(started: dict[str, Run]) -> None:
+    _, run = started["endless"]
+    assert run.stdout is not None
+    assert run.stderr is not None
+    while " 2/1000000 " not in run.stdout.readline():
+        assert run.poll() is None, run.stderr.read()
+    run.send_signal(signal.SIGINT)
+    _, errors = run.communicate(timeout=50)
+    assert run.returncode == 130, errors
+    assert "Traceback" not in errors
+
+
+def test_a_breakpoint_in_the_reward_stops_the_main_thread_of_the_command(started: dict[str, Run]) -> None:
+    folder, run = started["noted"]
     said, errors = run.communicate(timeout=50)
     assert run.returncode == 0, errors
     assert "debug=inline runs one rank: trainer.n_gpus_per_node=2 is taken as 1" in said
-    found = [json.loads(line) for line in (tmp_path / "breakpoints.jsonl").read_text().splitlines()]
+    found = [json.loads(line) for line in (folder / "breakpoints.jsonl").read_text().splitlines()]
     assert len(found) == 8  # two steps of two prompts with two sessions
     for record in found:
         assert record["main"]
@@ -110,23 +129,13 @@ def test_a_breakpoint_in_the_reward_stops_the_main_thread_of_the_command(start: 
         assert record["locals"] == ["data_source", "extra_info", "ground_truth", "seen", "solution_str"]
 
 
-def test_pdb_reads_the_terminal_goes_on_and_leaving_it_ends_the_run_as_ctrl_c_does(start: Any) -> None:
-    run = start()
+def test_pdb_reads_the_terminal_goes_on_and_leaving_it_ends_the_run_as_ctrl_c_does(started: dict[str, Run]) -> None:
+    _, run = started["debugged"]
     said, errors = run.communicate("print('here', type(seen))\nc\n" + "c\n" * 3 + "q\n", timeout=50)
     assert run.returncode == 130, errors
     assert "(Pdb) here <class 'str'>" in said
     assert "step 1/2" in said
     assert said.count("-> return float(seen == ground_truth)") == 5
-    assert "Traceback" not in errors
-
-
-def test_ctrl_c_ends_the_run(start: Any, tmp_path: Path) -> None:
-    run = start("trainer.total_training_steps=1000000", PYTHONBREAKPOINT="0")
-    while " 2/1000000 " not in run.stdout.readline():
-        assert run.poll() is None, run.stderr.read()
-    run.send_signal(signal.SIGINT)
-    _, errors = run.communicate(timeout=50)
-    assert run.returncode == 130, errors
     assert "Traceback" not in errors
 
 
@@ -198,8 +207,10 @@ def test_inline_equals_the_run_of_one_rank_bit_by_bit(tmp_path: Path) -> None:
         "trainer.test_freq=2",
         "actor_rollout_ref.rollout.full_determinism=true",
     )
-    run_quickstart(tmp_path / "inline", *options, "debug=inline")
-    run_quickstart(tmp_path / "rank", *options, "trainer.n_gpus_per_node=1")
+    with ThreadPoolExecutor(1) as beside:
+        launched = beside.submit(run_quickstart, tmp_path / "rank", *options, "trainer.n_gpus_per_node=1")
+        assert cli.main(["train", "config=quickstart", "debug=inline", f"trainer.default_local_dir={tmp_path / 'inline'}", *options]) == 0
+        launched.result()
     inline, rank = read_metrics(tmp_path / "inline"), read_metrics(tmp_path / "rank")
     assert len(training_steps(inline)) == 2
     for name in ("training/weight_digest", "actor/by_update/loss", "actor/by_update/grad_norm", "critic/score/mean"):

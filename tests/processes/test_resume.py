@@ -48,13 +48,17 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("point", [point if point in SOON else pytest.param(point, marks=pytest.mark.faults) for point in POINTS])
+@pytest.mark.parametrize(
+    "point", [point if point in SOON else pytest.param(point, marks=pytest.mark.faults) for point in (*POINTS, "interrupted")]
+)
 def test_after_a_kill_torchrun_brings_the_run_to_bitwise_the_same_weights(point: str, uninterrupted: Path, tmp_path: Path) -> None:
     output = run(tmp_path / "run", point, 2)
     records = training_steps(read_metrics(tmp_path / "run"))
-    resumed_after = 1 if point in ("generating", "learning", "saving") else 2
-    assert f"resumed after step {resumed_after}" in output
-    assert [record["step"] for record in records] == [step for step in range(1, STEPS + 1) if step != 2 or resumed_after == 1]
+    # The checkpoint of step 1 may still be in writing while step 2 is generated.
+    after = {"generating": (0, 1), "gathering": (0, 1), "named": (2,), "saved": (2,), "synced": (2,), "interrupted": (2,)}.get(point, (1,))
+    resumed_after = next((step for step in after if f"resumed after step {step}" in output), 0)
+    assert resumed_after in after
+    assert [record["step"] for record in records] == [step for step in range(1, STEPS + 1) if step != 2 or resumed_after < 2]
     assert all(record["training/rows_trained"] == 32 for record in records)
     assert records[-1]["training/prompts/trained"] == 8 * STEPS
     assert final(tmp_path / "run") == final(uninterrupted)

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes.launching import torchrun
 from tests.processes.live_run import live_run
 
+ONE_RANK = torchrun(1, "asyncrl.launch")
+THREE = ("trainer.total_training_steps=3", "trainer.n_gpus_per_node=1")
 SOME = """
 import itertools, math, time
 
@@ -28,7 +31,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
 
 
 def reward_file(folder: Path, text: str) -> str:
-    """Options that use this reward, three steps long."""
+    """The option that uses this reward."""
     file = folder / "reward.py"
     file.write_text(text)
     return f"reward.custom_reward_function.path={file}"
@@ -36,8 +39,7 @@ def reward_file(folder: Path, text: str) -> str:
 
 @pytest.mark.timeout(120)
 def test_failed_rewards_are_counted_and_the_run_goes_on_to_a_clean_end(tmp_path: Path) -> None:
-    options = ("trainer.total_training_steps=3", "reward.timeout=1", reward_file(tmp_path, SOME))
-    with live_run(tmp_path, *options) as run:
+    with live_run(tmp_path, *THREE, "reward.timeout=1", reward_file(tmp_path, SOME), command=ONE_RANK) as run:
         run.seconds_to_end(100.0)
         assert run.process.returncode == 0, run.output()
         assert [record["training/rollout_failure/failed_sessions"] for record in run.metrics] == [3, 2, 2]
@@ -52,7 +54,7 @@ def test_failed_rewards_are_counted_and_the_run_goes_on_to_a_clean_end(tmp_path:
 
 @pytest.mark.timeout(120)
 def test_a_reward_that_always_raises_ends_the_run_with_its_error(tmp_path: Path) -> None:
-    with live_run(tmp_path, "trainer.total_training_steps=3", reward_file(tmp_path, ALWAYS)) as run:
+    with live_run(tmp_path, *THREE, reward_file(tmp_path, ALWAYS), command=ONE_RANK) as run:
         run.seconds_to_end(100.0)
         assert run.process.returncode != 0
         run.check_cause("rank 0: RunFailed: step 1 has no row to train")

@@ -11,10 +11,10 @@ from asyncrl.algorithms.rollout_correction.options import IS_LEVELS, RS_CRITERIA
 from asyncrl.quickstart.assets import ADD1
 from tests.dense_critic import DenseCritic
 from tests.dense_reference import correction, response_tokens
-from tests.processes.launching import run_scenario
 from tests.processes.off_policy import ACTOR, OPTIONS, TWICE, check_run, run, scripted
 from tests.processes.test_every_estimator import CRITIC
 from tests.processes.test_worked_example import model, rows_of
+from tests.processes.warm_ranks import run_scenario
 
 CORRECTION = "algorithm.rollout_correction"
 LOSS = f"{ACTOR}.policy_loss"

@@ -12,9 +12,10 @@ import psutil
 import pytest
 
 from asyncrl import cli
+from asyncrl.launch.inline import open_trainer
 from asyncrl.observe.curve import read_metrics
 from tests.processes.invariants import check_invariants, training_steps
-from tests.processes.launching import ROOT, environment, run_quickstart
+from tests.processes.launching import ROOT, environment
 from tests.processes.live_run import TINY
 from tests.processes.two_nodes import free_port, make_key, two_nodes
 
@@ -38,7 +39,7 @@ def test_plan_places_the_processes_and_train_says_what_to_start_on_each_node(cap
 
 
 @pytest.mark.timeout(300)
-def test_the_quickstart_trains_on_two_nodes_as_on_one_and_listens_on_the_loopback_alone(tmp_path: Path) -> None:
+async def test_the_quickstart_trains_on_two_nodes_as_in_one_process_and_listens_on_the_loopback_alone(tmp_path: Path) -> None:
     key = make_key(tmp_path / "key")
     with two_nodes(tmp_path, [key, key], *THREE) as nodes:
         node_0, node_1 = nodes.leader()
@@ -62,10 +63,10 @@ def test_the_quickstart_trains_on_two_nodes_as_on_one_and_listens_on_the_loopbac
     check_invariants(records)
     logs = {path.name for path in (tmp_path / "run" / "logs").iterdir()}
     assert {"rank0.log", "rank1.log", "supervisor-0.log", "supervisor-1.log", "shard-0.log", "shard-1.log", "agent-0.log"} <= logs
-    run_quickstart(tmp_path / "one", *THREE)
-    alone = read_metrics(tmp_path / "one")
     name = "actor/by_update/loss"
-    assert training_steps(records)[0][name] == pytest.approx(training_steps(alone)[0][name], abs=1e-5)
+    async with open_trainer(["config=quickstart", f"trainer.default_local_dir={tmp_path / 'alone'}", *THREE]) as trainer:
+        alone = await trainer.train_step()
+    assert training_steps(records)[0][name] == pytest.approx(alone.numbers[name], abs=1e-5)
 
 
 def found(node: object, name: str) -> bool:

@@ -8,7 +8,8 @@ import pytest
 from asyncrl.launch.inline import open_trainer
 from asyncrl.observe.curve import read_metrics
 from tests.processes.invariants import training_steps
-from tests.processes.launching import ROOT, run_quickstart
+from tests.processes.launching import ROOT
+from tests.processes.warm_ranks import run_warm
 
 SOURCES = ["even", "odd"]
 
@@ -63,7 +64,7 @@ async def test_each_of_ten_rows_is_validated_once_with_three_sessions_and_the_pa
 
 @pytest.mark.timeout(120)
 def test_val_only_validates_once_and_trains_nothing(tmp_path: Path) -> None:
-    run_quickstart(tmp_path / "run", "trainer.val_only=true")
+    run_warm(tmp_path / "run", "trainer.val_only=true")
     records = read_metrics(tmp_path / "run")
     assert [record["step"] for record in records] == [0]
     assert records[0]["val-core/add1_train/acc/mean@1"] == pytest.approx(0.36)

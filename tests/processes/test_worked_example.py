@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 from asyncrl.quickstart.assets import ADD1
 from tests.dense_critic import DenseCritic
 from tests.dense_reference import dense_step, response_tokens
-from tests.processes.launching import run_scenario
 from tests.processes.scenario import PROBE
+from tests.processes.warm_ranks import run_scenario
 
 SGD = (
     "actor_rollout_ref.actor.optim.optimizer=SGD",

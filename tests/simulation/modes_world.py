@@ -182,7 +182,7 @@ class SimulatedAgent(Actor):
         alike = rng.random() < self._world.plan.alike
         failed = [number for number in range(group.sessions) if rng.random() < self._world.plan.failing]
         scores = {number: 1.0 if alike else float(number) for number in range(group.sessions) if number not in failed}
-        tags = [{"status": "success", "score": score, "trainable_len": 5, "seq_len": 7} for score in scores.values()]
+        tags = [{"status": "success", "score": score, "trainable_len": 5, "response_len": 5, "seq_len": 7} for score in scores.values()]
         marker = {
             "status": Status.FAILURE if failed else Status.FINISHED,
             "failures": [f"session {number}: drawn" for number in failed],

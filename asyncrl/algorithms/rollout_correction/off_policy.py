@@ -4,11 +4,12 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.masked import masked, masked_mean, masked_sum
-from asyncrl.algorithms.readings import Reading, largest, mean, read, smallest
+from asyncrl.algorithms.readings import Reading, effective_size, largest, mean, read, smallest
 from asyncrl.algorithms.rollout_correction.weights import LOG_BOUND
 from asyncrl.metrics import Metrics
 
 PREFIX = "rollout_corr"
+EFFECTIVE = "training/off_policy/eff_sample_size"
 
 
 @torch.no_grad()
@@ -31,6 +32,18 @@ def off_policy_metrics(old_log_probs: Tensor, rollout_log_probs: Tensor | None, 
         rollout = -masked_mean(masked(rollout_log_probs, mask).double(), mask, -1)
         readings |= _token_readings(log_ratio, mask, rows) | _row_readings(training, rollout, rows)
     return {f"{PREFIX}/{name}": metric for name, metric in read(readings).items()}
+
+
+@torch.no_grad()
+def effective_sample_size(old_log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor) -> Metrics:
+    """Kish's effective size of the sampled tokens, as a part of their number, if each had its importance weight p_train / p_rollout.
+
+    1 on policy. Tensors [N, R]; log weights bounded to +-20; nothing for an empty mask.
+    """
+    if not bool(mask.any()):
+        return {}
+    log_ratio = masked(old_log_probs - rollout_log_probs, mask).double().clamp(-LOG_BOUND, LOG_BOUND)
+    return read({EFFECTIVE: effective_size(torch.exp(log_ratio), mask)})
 
 
 def _token_readings(log_ratio: Tensor, mask: Tensor, rows: Tensor) -> dict[str, Reading]:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from asyncrl.config.schema.section import Section, known, refuse
+from asyncrl.config.schema.trainer import Custom
 from asyncrl.config.schema.types import Count, Dtype, MinusOneOrMore, NonNegative, NonNegativeInt, Positive, TopP
 
 
@@ -51,6 +52,9 @@ class Rollout(Section, frozen=True, kw_only=True):
 
     name: Literal["embedded"] = "embedded"
     """The engine: ``embedded`` is asyncrl's own, over the model's forward pass. ``hf`` is read as this name."""
+    custom_engine: Custom = msgspec.field(default_factory=Custom)
+    """An engine of your own in its place: called with an ``asyncrl.workers.engine_process.EngineRecipe``, it gives a
+    ``asyncrl.rollout.engine.RolloutEngine``. asyncrl's own."""
     mode: Literal["async"] = "async"
     """Sessions run independently of each other."""
     n: Count = 1

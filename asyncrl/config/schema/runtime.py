@@ -3,7 +3,7 @@
 import re
 
 from asyncrl.config.schema.section import Section, refuse
-from asyncrl.config.schema.types import Name, Positive
+from asyncrl.config.schema.types import Name, NonNegativeInt, Positive
 
 ALL_INTERFACES = ("*", "0.0.0.0", "::", "[::]")
 PORT_RANGE = re.compile(r"(\d{1,5})-(\d{1,5})")
@@ -18,6 +18,8 @@ class Runtime(Section, frozen=True, kw_only=True):
     """Ports of these sockets, FIRST-LAST; null = any free ones."""
     silence: Positive = 600.0
     """Seconds without a sign of progress after which a watched call (generation, training) fails."""
+    shared_memory: NonNegativeInt = 1 << 30
+    """Bytes of memory that each process may lend to others of its host, so that large buffers need no socket; 0 for none."""
 
     def __post_init__(self) -> None:
         if self.interface in ALL_INTERFACES:

@@ -110,6 +110,8 @@ class Trainer(Section, frozen=True, kw_only=True):
     """Feeds data order, sampling, dropout and mini-batch order."""
     save_freq: int = -1
     """Save a checkpoint every so many steps; not above 0 = never."""
+    save_on_exit: bool | Literal["auto"] = "auto"
+    """Save the last trained step when the run ends or is stopped by a signal; ``auto`` = where ``save_freq`` is above 0. asyncrl's own."""
     max_actor_ckpt_to_keep: Count | None = None
     """Complete checkpoints that stay in the run folder, counted on disk; null = all."""
     max_critic_ckpt_to_keep: Count | None = None
@@ -130,3 +132,8 @@ class Trainer(Section, frozen=True, kw_only=True):
     """The run folder; null = ``runs/<experiment>/<UTC>-s<seed>``."""
     v1: TrainerV1 = msgspec.field(default_factory=TrainerV1)
     """The mode."""
+
+    @property
+    def saves_on_exit(self) -> bool:
+        """Whether the end of the run, or a signal, is a reason to save."""
+        return self.save_freq > 0 if self.save_on_exit == "auto" else self.save_on_exit

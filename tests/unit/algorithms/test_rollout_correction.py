@@ -13,6 +13,7 @@ from asyncrl.algorithms.rollout_correction import (
     Correction,
     RolloutCorrectionOptions,
     denominator_mask,
+    effective_sample_size,
     off_policy_metrics,
     rollout_correction,
 )
@@ -245,3 +246,16 @@ def test_ranks_padding_row_order_and_junk_change_no_weight_mask_or_metric(data: 
 def test_thresholds_that_make_no_sense_are_refused_in_words(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         RolloutCorrectionOptions(**options)
+
+
+def test_the_effective_size_of_what_was_sampled_is_that_of_its_importance_weights() -> None:
+    # Weights 2 and 1/2 of two tokens; the third is a tool's.
+    old, rollout = torch.tensor([[0.5, 0.2, 0.9]]).log(), torch.tensor([[0.25, 0.4, 0.1]]).log()
+    mask = torch.tensor([[1, 1, 0]])
+    metrics = effective_sample_size(old, rollout, mask)
+    assert scalars(metrics) == pytest.approx({"training/off_policy/eff_sample_size": 2.5**2 / (2 * 4.25)})
+    # Two ranks join to the whole.
+    parts = [effective_sample_size(old[:, at : at + 1], rollout[:, at : at + 1], mask[:, at : at + 1]) for at in range(3)]
+    assert scalars(merge(parts)) == pytest.approx(scalars(metrics))
+    assert scalars(effective_sample_size(old, old, mask)) == {"training/off_policy/eff_sample_size": 1.0}
+    assert effective_sample_size(old, rollout, mask * 0) == {}

@@ -69,6 +69,7 @@ def test_every_benchmark_is_tried_here_but_the_one_that_launches_whole_runs() ->
     assert sorted(command.NAMES) == sorted([*LITTLE, "step"])
 
 
+@pytest.mark.timeout(150)  # twenty processes, on a busy machine
 @pytest.mark.usefixtures("little")
 def test_all_runs_every_benchmark_and_prints_one_object_a_line(temporary: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["all", "--json"]) == 0
@@ -117,6 +118,6 @@ def test_the_jagged_batch_has_the_rows_of_the_peer_that_it_is_compared_with() ->
     assert sum(column.nbytes for column in fields.values()) == sum(lengths[0]) * (3 * 8 + 3 * 4)
 
 
-def test_the_benchmarks_and_their_echo_process_do_without_torch() -> None:
-    code = "import sys, asyncrl.bench.command, asyncrl.bench.echo; print('torch' in sys.modules)"
+def test_the_benchmarks_and_their_processes_do_without_torch() -> None:
+    code = "import sys, asyncrl.bench.command, asyncrl.bench.echo, asyncrl.bench.sleeping_rollout; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

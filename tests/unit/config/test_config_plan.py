@@ -5,6 +5,7 @@ import json
 import msgspec
 import pytest
 
+from asyncrl import cli
 from asyncrl.config.checks import check_world
 from asyncrl.config.load import load_config
 from asyncrl.config.plan import batch_arithmetic, rows_per_micro_batch
@@ -81,3 +82,36 @@ def test_the_configured_world_or_none_is_accepted() -> None:
 def test_shard_groups_must_fill_the_world() -> None:
     with pytest.raises(ConfigError, match="fsdp_size"):
         check_world(quickstart("trainer.n_gpus_per_node=null", f"{R}.actor.fsdp_config.fsdp_size=2"), 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("mode", "ranks", "ahead", "engine"),
+    [
+        ("sync", 2, "32, at most 32 in flight", "rank-1        policy, reference, rollout engine"),
+        ("colocate_async", 2, "32, at most 64 in flight", "rank-1        policy, reference, rollout engine"),
+        ("separate_async", 3, "32, at most 64 in flight", "engine-0      rollout engine, weights from rank-0"),
+    ],
+)
+def test_the_command_shows_where_each_mode_puts_engines_and_how_far_it_runs_ahead(
+    capsys: pytest.CaptureFixture[str], mode: str, ranks: int, ahead: str, engine: str
+) -> None:
+    assert cli.main(["plan", "config=quickstart", f"trainer.v1.trainer_mode={mode}"]) == 0
+    lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    shown = {line[0]: " ".join(part for part in line[1:] if part).strip() for line in lines if len(line) > 1}
+    assert shown["mode"] == mode
+    assert shown["ranks"].startswith(f"{ranks} on 1 node(s)")
+    assert shown["prompts per step"] == ahead
+    name, role = engine.split(maxsplit=1)
+    assert shown[name].startswith(role)
+    # Where engines are processes of their own, ranks that train hold none, and one more lends its device.
+    apart = mode == "separate_async"
+    assert ("rollout engine" in shown["rank-0"]) != apart
+    assert [key for key in shown if key.startswith("engine-")] == ["engine-0"] * apart
+    assert shown.get("rank-2", "").startswith("lends its device to engine-0") == apart
+
+
+def test_local_updates_of_a_step_are_planned() -> None:
+    config = quickstart("trainer.v1.trainer_mode=separate_async", "trainer.v1.separate_async.parameter_sync_step=2")
+    plan = batch_arithmetic(config, world_size=3, nodes=1)
+    assert (plan.local_updates, plan.optimizer_steps, plan.prompts_in_flight) == (2, 2, 64)
+    assert "32, at most 64 in flight, in 2 local updates" in plan.render()

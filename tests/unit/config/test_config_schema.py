@@ -43,7 +43,10 @@ DIFFERENT: dict[str, Any] = {
     "trainer.default_local_dir": None,
 }
 OURS = {
-    "trainer.seed": 1, "runtime.interface": "127.0.0.1", "runtime.port_range": None, "runtime.silence": 600.0, "debug": None,
+    "trainer.seed": 1, "runtime.interface": "127.0.0.1", "runtime.port_range": None, "runtime.silence": 600.0,
+    "runtime.shared_memory": 1 << 30,
+    "debug": None,
+    f"{R}.rollout.custom_engine.path": None, f"{R}.rollout.custom_engine.name": None,
     f"{R}.actor.policy_loss.custom.path": None, f"{R}.actor.policy_loss.custom.name": "policy_loss",
     f"{R}.actor.policy_loss.custom.options": {}, f"{R}.actor.policy_loss.epsilon": 0.2, f"{R}.actor.policy_loss.epsilon_high": None,
     f"{R}.actor.policy_loss.delta": None, f"{R}.actor.policy_loss.importance_sampling_level": "token",
@@ -51,7 +54,7 @@ OURS = {
     f"{R}.actor.policy_loss.vespo_k_neg": 3.0, f"{R}.actor.policy_loss.vespo_lambda_neg": 2.0,
     "algorithm.rollout_correction.rejected_in_denominator": False,
     "algorithm.custom_adv_estimator.path": None, "algorithm.custom_adv_estimator.name": "estimate",
-    "trainer.resume_newer": "keep", "trainer.v1.sampler.lease": 3600.0,
+    "trainer.resume_newer": "keep", "trainer.save_on_exit": "auto", "trainer.v1.sampler.lease": 3600.0,
     "trainer.v1.custom_schedule.path": None, "trainer.v1.custom_schedule.name": None,
     "transfer_queue.budget_gb": 4.0, "transfer_queue.journal": None, "transfer_queue.journal_folder": None,
 }  # fmt: skip

@@ -1,11 +1,11 @@
-"""The pictures of the two-digit runs, drawn from run folders written here."""
+"""The pictures of the shipped runs, drawn from run folders written here."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from asyncrl.quickstart.pictures import HELD_OUT, SAMPLED, TRAINED, control_curves, generalise_curves, main
+from asyncrl.quickstart.pictures import HELD_OUT, ONE_DIGIT, SAMPLED, TRAINED, control_curves, generalise_curves, main
 
 
 def run_folder(folder: Path, gain: float) -> Path:
@@ -42,3 +42,23 @@ def test_a_run_of_another_task_is_refused_by_the_name_of_the_metric(tmp_path: Pa
     (folder / "metrics.jsonl").write_text('{"step": 0, "val-core/add1_train/acc/mean@1": 0.3}\n')
     with pytest.raises(ValueError, match="val-core/add2_heldout/acc/mean@1"):
         generalise_curves(folder)
+
+
+def test_the_modes_are_drawn_and_told_by_step_and_by_the_clock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = []
+    for number, name in enumerate(("s", "c", "e")):
+        folder = tmp_path / name
+        folder.mkdir()
+        start = {"step": 0, ONE_DIGIT: 0.36, "timing_s/testing": 1.0}
+        steps = [{"step": step, "timing_s/step": 2.0 + number} for step in (1, 2)]
+        records = [start, steps[0], steps[1] | {ONE_DIGIT: 0.5 + number / 10, "timing_s/testing": 0.5}]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        runs.append(str(folder))
+    assert main(["modes", str(tmp_path / "modes.png"), *runs]) == 0
+    assert (tmp_path / "modes.png").read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().out.splitlines() == [
+        "| step | sync | colocate_async | separate_async |",
+        "|---:|---:|---:|---:|",
+        "| 0 | 0.36 (1 s) | 0.36 (1 s) | 0.36 (1 s) |",
+        "| 2 | 0.50 (6 s) | 0.60 (8 s) | 0.70 (10 s) |",
+    ]

@@ -84,7 +84,7 @@ OPERATIONS: st.SearchStrategy[list[Operation]] = st.lists(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(operations=OPERATIONS)
 def test_any_history_with_restarts_and_compaction_leaves_what_a_dict_would_hold(operations: list[Operation], tmp_path_factory: Any) -> None:
     folder = tmp_path_factory.mktemp("journal")

@@ -49,10 +49,10 @@ class Room:
             self.kill_at = -1
             os.kill(self.pid, signal.SIGKILL)
 
-    async def start(self) -> None:
+    async def start(self, *others: ActorRef[Any]) -> None:
         sender = await start_sender(self.system, self.store, self.sync, self.before)
-        member: Any = Member(self.engine.watched(30.0), sender.watched(30.0))
-        self.fleet = (await self.system.spawn(EngineFleet, [member], self.said.put_nowait, name="fleet")).watched(60.0)
+        members: Any = [Member(engine.watched(30.0), sender.watched(30.0)) for engine in (self.engine, *others)]
+        self.fleet = (await self.system.spawn(EngineFleet, members, self.said.put_nowait, name="fleet")).watched(60.0)
         self.pid = await self.engine.call(PlainProcess.pid)
 
     async def publish(self, version: int) -> str:
@@ -138,6 +138,24 @@ async def test_a_sender_that_dies_at_a_bucket_leaves_the_engine_with_what_it_had
         assert len(spanning.versions) == 2000
         await client.submit(ask(2))
         assert (await client.answer()).versions == [1] * 4
+
+
+async def test_while_another_engine_lives_nobody_waits_for_the_next_life_of_one_that_died(tmp_path: Path) -> None:
+    async with ActorSystem.start("main", log_folder=str(tmp_path / "logs")) as system:
+        engines: list[ActorRef[Any]] = [
+            await system.spawn(PlainProcess, name=f"engine-{number}", process="new", restarts=3) for number in range(2)
+        ]
+        room = Room(system, engines[0], Store())
+        await room.start(engines[1])
+        await room.publish(0)
+        os.kill(room.pid, signal.SIGKILL)
+        name = await room.publish(1)
+        # The next life takes a second at least to begin.
+        assert room.said.empty()
+        assert await engines[1].watched(30.0).call(EngineProcess.held) == Held(1, name)
+        assert (await room.life()).startswith("engine-0 serves again, with version 1")
+        assert await room.held() == Held(1, name)
+        assert await room.publish(2) == (await room.held()).digest
 
 
 @pytest.mark.faults
