@@ -177,7 +177,8 @@ class Liar:
         while True:
             ready = dict(poller.poll())
             if self._stop in ready:
-                self._router.close(0)
+                # Without a linger libzmq 4.3.5 aborts the process when a peer leaves in this moment, before all frames of a message.
+                self._router.close(1000)
                 return
             identity, *frames = self._router.recv_multipart()
             for header in messages_of(frames):
