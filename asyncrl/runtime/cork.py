@@ -1,8 +1,8 @@
 """Joins the small messages that are sent over a link within one turn of the loop: one system call instead of many.
 
-The first message of a quiet link leaves at once. While a link is busy, what is sent in a turn leaves together at its end:
-messages of up to ``SMALL`` bytes as one frame, ``MARK`` and then each message as the number of its frames and each frame behind
-its length.
+The first message of a quiet link leaves at once. While a link is busy, what is sent in a turn leaves together at its end, or as
+soon as it is ``EARLY`` bytes: messages of up to ``SMALL`` bytes as one frame, ``MARK`` and then each message as the number of its
+frames and each frame behind its length.
 """
 
 import asyncio
@@ -17,24 +17,29 @@ MARK = b"\xc1"
 LENGTH, COUNT = struct.Struct("<I"), struct.Struct("<H")
 SMALL = 4096
 MOST_FRAMES = 16
-JOINED = 65536
-"""Bytes of one joined frame, roughly."""
+EARLY = 8192
+"""Bytes that do not wait for the end of the turn: the other end works on them while this one makes more."""
 
 
 class Cork:
     """The sending half of one link; ``emit`` hands one message to the socket."""
 
-    __slots__ = ("_busy", "_emit", "_loop", "_queue")
+    __slots__ = ("_busy", "_emit", "_loop", "_queue", "_waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, emit: Callable[[Frames], None]) -> None:
         self._loop, self._emit = loop, emit
         self._busy = False
-        self._queue: list[Frames] = []
+        self._queue: list[tuple[int, Frames]] = []
+        self._waiting = 0
 
     def send(self, frames: Frames) -> None:
-        """Sends now on a quiet link, else at the end of this turn; the order is kept."""
+        """Sends now on a quiet link, else with others, at the end of this turn at the latest; the order is kept."""
         if self._busy:
-            self._queue.append(frames)
+            size = size_of(frames)
+            self._queue.append((size, frames))
+            self._waiting += size
+            if self._waiting >= EARLY:
+                self.flush()
             return
         self._busy = True
         self._loop.call_soon(self._turn)
@@ -50,22 +55,16 @@ class Cork:
 
     def flush(self) -> None:
         """Sends all that waits."""
-        queue, self._queue = self._queue, []
+        queue, self._queue, self._waiting = self._queue, [], 0
         small: list[Frames] = []
-        size = 0
-        for frames in queue:
-            length = size_of(frames)
+        for length, frames in queue:
             if length <= SMALL and len(frames) <= MOST_FRAMES:
                 small.append(frames)
-                size += length
-                if size < JOINED:
-                    continue
+                continue
+            if small:
                 self._emit(join(small))
-            else:
-                if small:
-                    self._emit(join(small))
-                self._emit(frames)
-            small, size = [], 0
+                small = []
+            self._emit(frames)
         if small:
             self._emit(join(small))
 

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from asyncrl.errors import Fenced, FieldExists, FieldMismatch, MissingField, UnknownRow
 from asyncrl.tensors.wire import Allocate, Column, Layout, describe
@@ -15,6 +16,7 @@ from asyncrl.transfer_queue.watch import Watcher
 ROW_BYTES, SEGMENT_BYTES = 700, 900
 """What a row and a segment take beside their values: objects, keys, small tags, offsets; measured with short ones."""
 
+TAG = attrgetter("tag")
 Changes = dict[str, tuple[Tag | None, Tag | None]]
 """Tag before and after, by key; None where there is no row."""
 
@@ -108,7 +110,7 @@ class ShardTable:
         if part is None:
             return {}
         if not where:
-            return {key: row.tag for key, row in part.rows.items()}
+            return dict(zip(part.rows, map(TAG, part.rows.values()), strict=True))
         return {key: row.tag for key, row in part.rows.items() if matches(row.tag, where)}
 
     def check_rows(self, keys: Iterable[str], partition: str) -> None:

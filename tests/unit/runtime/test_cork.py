@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from hypothesis import given, strategies as st
 
-from asyncrl.runtime.cork import MARK, SMALL, Cork, deliver, join
+from asyncrl.runtime.cork import EARLY, MARK, SMALL, Cork, deliver, join
 
 messages_of = st.lists(
     st.lists(st.binary(max_size=40), min_size=1, max_size=3).filter(lambda frames: frames[0][:1] not in (b"", MARK)), max_size=20
@@ -37,7 +37,8 @@ def test_the_order_is_kept_whatever_is_small_or_large(messages: list[bytes]) -> 
         cork = Cork(asyncio.get_running_loop(), emit)
         for message in messages:
             cork.send([b"h", b"frame"] if message == b"F" else [message])
-        assert len(arrived) == 1
+        waiting = sum(map(len, messages[len(arrived) :]))
+        assert waiting < EARLY
         await asyncio.sleep(0)
 
     messages = [b"m" + message if message != b"F" else message for message in messages]
@@ -58,3 +59,11 @@ async def test_a_quiet_link_sends_at_once_and_a_busy_one_once_a_turn() -> None:
     await asyncio.sleep(0)
     cork.send([b"d"])
     assert sent[-1] == [b"d"]
+
+
+async def test_on_a_busy_link_a_few_kilobytes_do_not_wait_for_the_end_of_the_turn() -> None:
+    sent: list[Sequence[bytes]] = []
+    cork = Cork(asyncio.get_running_loop(), sent.append)
+    for _ in range(1 + 3 * EARLY // 1024):
+        cork.send([b"m" * 1024])
+    assert [len(frames[0]) // 1024 for frames in sent] == [1, EARLY // 1024, EARLY // 1024, EARLY // 1024]
