@@ -17,6 +17,7 @@ from asyncrl.runtime.ref import ActorRef
 from asyncrl.runtime.system import ActorSystem
 
 SPAWN_SECONDS, IDLE_PERCENT, IDLE_MEGABYTES = 0.5, 0.5, 45.0
+SETTLE_SECONDS = 1.0
 
 
 class Idler(Actor):
@@ -46,6 +47,8 @@ async def cost_of(spawn: Callable[[int], Awaitable[object]], names: Sequence[str
         await spawn(number)
         took.append(time.perf_counter() - start)
     process = psutil.Process(pid_of(names[-1]))
+    # What its start has left to do is not what it costs to wait.
+    await asyncio.sleep(SETTLE_SECONDS)
     before = sum(process.cpu_times()[:2])
     await asyncio.sleep(seconds)
     # A share of nothing would be no ratio: the kernel counts in hundredths of a second.

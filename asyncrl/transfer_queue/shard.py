@@ -198,7 +198,7 @@ class QueueShard(Actor):
     @endpoint(idempotent=True)
     async def list_rows(self, partition_id: str, where: Tag | None) -> list[TagGroup]:
         """See ``ShardTable.list_rows``."""
-        return grouped_tags(self._table.list_rows(partition_id, where))
+        return grouped_tags(*self._table.tags(partition_id, where))
 
     @endpoint(idempotent=True)
     async def set_tags(self, tags: dict[str, Tag], partition_id: str) -> None:

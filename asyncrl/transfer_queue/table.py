@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
 
 from asyncrl.errors import Fenced, FieldExists, FieldMismatch, MissingField, UnknownRow
 from asyncrl.tensors.wire import Allocate, Column, Layout, describe
@@ -16,7 +15,6 @@ from asyncrl.transfer_queue.watch import Watcher
 ROW_BYTES, SEGMENT_BYTES = 700, 900
 """What a row and a segment take beside their values: objects, keys, small tags, offsets; measured with short ones."""
 
-TAG = attrgetter("tag")
 Changes = dict[str, tuple[Tag | None, Tag | None]]
 """Tag before and after, by key; None where there is no row."""
 
@@ -106,12 +104,18 @@ class ShardTable:
 
     def list_rows(self, partition: str, where: Tag | None = None) -> dict[str, Tag]:
         """The tags of all rows that match, by key."""
+        return dict(zip(*self.tags(partition, where), strict=True))
+
+    def tags(self, partition: str, where: Tag | None = None) -> tuple[list[str], list[Tag]]:
+        """The keys of all rows that match, and their tags."""
         part = self.partitions.get(partition)
         if part is None:
-            return {}
+            return [], []
+        keys, tags = list(part.rows), [row.tag for row in part.rows.values()]
         if not where:
-            return dict(zip(part.rows, map(TAG, part.rows.values()), strict=True))
-        return {key: row.tag for key, row in part.rows.items() if matches(row.tag, where)}
+            return keys, tags
+        places = [place for place, tag in enumerate(tags) if matches(tag, where)]
+        return [keys[place] for place in places], [tags[place] for place in places]
 
     def check_rows(self, keys: Iterable[str], partition: str) -> None:
         """Raises UnknownRow unless all rows exist."""

@@ -13,7 +13,7 @@ TAGS = st.dictionaries(
 
 @given(TAGS)
 def test_what_is_grouped_reads_as_it_was(tags: dict[str, dict[str, Any]]) -> None:
-    found = RowTags(grouped_tags(tags))
+    found = RowTags(grouped_tags(list(tags), list(tags.values())))
     assert found == tags
     assert len(found) == len(tags)
     assert all(found[key] == tag and key in found for key, tag in tags.items())
@@ -21,7 +21,7 @@ def test_what_is_grouped_reads_as_it_was(tags: dict[str, dict[str, Any]]) -> Non
 
 
 def test_tags_with_the_same_names_lie_in_one_group() -> None:
-    groups = grouped_tags({"x": {"a": 1, "b": 2}, "y": {"a": 3, "b": 4}, "m": {"s": "run"}})
+    groups = grouped_tags(["x", "y", "m"], [{"a": 1, "b": 2}, {"a": 3, "b": 4}, {"s": "run"}])
     assert [(group.names, group.keys, group.values) for group in groups] == [
         (["a", "b"], ["x", "y"], [[1, 3], [2, 4]]),
         (["s"], ["m"], [["run"]]),
