@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from asyncrl.launch.lasting import lasting
+from asyncrl.runtime.lasting import lasting
 
 
 class Kept:
