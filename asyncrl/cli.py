@@ -21,9 +21,9 @@ from asyncrl.config.plan import batch_arithmetic
 from asyncrl.errors import CheckpointError, ConfigError, DataError
 from asyncrl.launch.environment import check_platform
 from asyncrl.launch.guard import EXIT_FAILED
+from asyncrl.launch.lasting import lasting
 from asyncrl.launch.preflight import preflight
 from asyncrl.launch.refusal import refuse
-from asyncrl.runtime.lasting import lasting
 
 Command = Callable[[argparse.Namespace], int]
 

@@ -15,12 +15,12 @@ from asyncrl.launch.environment import Place, check_platform
 from asyncrl.launch.guard import EXIT_CONFIG, Guard
 from asyncrl.launch.interface import Interface, find_interface
 from asyncrl.launch.job_key import job_keys, read_job_key
+from asyncrl.launch.lasting import lasting
 from asyncrl.launch.preflight import preflight
 from asyncrl.launch.refusal import refuse
 from asyncrl.launch.run_folder import RunFolder
 from asyncrl.runtime.curve import Keyring
 from asyncrl.runtime.host import RealHost, die_with_parent, run_main
-from asyncrl.runtime.lasting import lasting
 from asyncrl.runtime.security import make_token, private_folder
 
 RANK_0_SECONDS = 20.0

@@ -21,7 +21,6 @@ from asyncrl.runtime.actor import Actor
 from asyncrl.runtime.events import open_events
 from asyncrl.runtime.forced_exit import ForcedExit
 from asyncrl.runtime.host import RealHost, read_sealed, run_main, show_name
-from asyncrl.runtime.lasting import lasting
 from asyncrl.runtime.plan import constructor_of
 from asyncrl.runtime.stacks import answer_signal
 from asyncrl.runtime.supervisor_messages import Birth, framed
@@ -46,8 +45,7 @@ async def serve(birth: Birth, ready: int) -> None:
     stop, host, loop = asyncio.Event(), RealHost(), asyncio.get_running_loop()
     answer_signal(sys.stderr, loop)
     spec, watching = birth.spec, birth.watching
-    with lasting():
-        cls = actor_class(spec.actor)
+    cls = actor_class(spec.actor)
     args, kwargs = constructor_of(cls).decode(spec.arguments, ())
     name = spec.actor_name or spec.name
     member = birth.member

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from asyncrl.runtime.lasting import lasting
+from asyncrl.launch.lasting import lasting
 
 
 class Kept:
