@@ -1,6 +1,6 @@
 """The quickstart to its end in the three modes, which differ by one word; and how long a separate engine works beside the trainer.
 
-Minutes; run by ``make learn``. The run folders stay below ``ASYNCRL_KEEP_RUNS`` when that is set, for ``tests.docs.mode_curves``.
+Minutes; run by ``make learn``. The run folders stay below ``ASYNCRL_KEEP_RUNS`` when that is set, for ``asyncrl.quickstart.pictures``.
 """
 
 import os

@@ -28,15 +28,13 @@ from asyncrl.transfer_queue.journal import Journal
 from asyncrl.transfer_queue.storage import ShardStorage
 from asyncrl.transfer_queue.table import ShardTable
 from tests.processes.launching import ROOT, environment, torchrun
-from tests.processes.mortal import LEARNED
+from tests.processes.mortal import LEARNED, SAVING
 
 STEPS, PROMPTS, SESSIONS, KILLED_AT = 5, 4, 4, 3
 OPTIONS = (
     "config=quickstart",
     f"trainer.total_training_steps={STEPS}",
-    "trainer.save_freq=1",
-    "trainer.test_freq=-1",
-    "trainer.val_before_train=false",
+    *SAVING,
     "trainer.logger=[console]",
     f"data.train_batch_size={PROMPTS}",
     f"actor_rollout_ref.rollout.n={SESSIONS}",

@@ -45,6 +45,8 @@ POINTS = {
 }
 """Where it may die, and what has happened there."""
 LEARNED = "learned.txt"
+SAVING = ("trainer.save_freq=1", "trainer.test_freq=-1", "trainer.val_before_train=false")
+"""Options of the runs that die here: a checkpoint of each step, and nothing else that takes time."""
 
 
 class Fate:

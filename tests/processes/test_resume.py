@@ -9,7 +9,7 @@ import pytest
 from asyncrl.observe.curve import read_metrics
 from tests.processes.invariants import training_steps
 from tests.processes.launching import ROOT, environment, torchrun
-from tests.processes.mortal import POINTS
+from tests.processes.mortal import POINTS, SAVING
 
 STEPS = 4
 SOON = ("saving",)
@@ -17,9 +17,7 @@ SOON = ("saving",)
 OPTIONS = (
     "config=quickstart",
     f"trainer.total_training_steps={STEPS}",
-    "trainer.save_freq=1",
-    "trainer.test_freq=-1",
-    "trainer.val_before_train=false",
+    *SAVING,
     "data.train_batch_size=8",
     "actor_rollout_ref.rollout.n=4",
     "actor_rollout_ref.actor.ppo_mini_batch_size=4",
