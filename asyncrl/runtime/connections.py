@@ -221,8 +221,7 @@ class Connections:
 
     def _break(self, outgoing: Outgoing, cause: str) -> None:
         self._lost.pop(outgoing, None)
-        process = outgoing.process
-        outgoing.break_off(lambda: ActorDied(process, cause), lost=True)
+        outgoing.break_off(functools.partial(_lost, outgoing.process, cause), lost=True)
 
     def farewell(self, cause: str) -> None:
         """Ends every call of others with the cause for which this process leaves."""
@@ -238,3 +237,10 @@ class Connections:
         self._lost.clear()
         for process in list(self._uncertain):
             self.settle(process)
+
+
+def _lost(process: str, cause: str) -> ActorDied:
+    """What the callers of a connection are told when it breaks."""
+    error = ActorDied(process, cause)
+    error.lost = True
+    return error

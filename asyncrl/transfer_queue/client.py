@@ -269,8 +269,8 @@ async def _follow(shard: ActorRef[QueueShard], partition_id: str, where: Tag | N
                     await events.put(event)
             ended: Exception = ActorDied(shard.address.actor, "its watch ended")
         except ActorDied as error:
-            # A stream to a shard that is restarted waits for it; one that brings nothing at all is the end.
-            ended = error
+            # A stream to a shard that is restarted waits for it, however soon its lives end; to one that is gone it fails at once.
+            ended, heard = error, heard or error.lost
         except Exception as error:
             ended, heard = error, False
     await events.put(ended)

@@ -4,16 +4,17 @@ import asyncio
 import os
 import random
 import signal
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
 import psutil
 import pytest
 
-from asyncrl.errors import ShardLost
-from asyncrl.runtime import ActorSystem
+from asyncrl.errors import ActorDied, ShardLost
+from asyncrl.runtime import ActorSystem, endpoint
 from asyncrl.tensors.wire import Column
-from asyncrl.transfer_queue.client import Snapshot, TransferQueue
+from asyncrl.transfer_queue.client import Snapshot, Tag, TransferQueue, WatchEvent
 from asyncrl.transfer_queue.keys import placement
 from asyncrl.transfer_queue.shard import QueueShard, ShardOptions
 
@@ -119,3 +120,42 @@ async def test_a_watch_goes_on_over_a_restart_and_sees_the_last_state(tmp_path: 
                 while seen != {"u": {"n": 1}}:
                     event = await anext(events)
                     seen = dict(event.rows) if isinstance(event, Snapshot) else {**seen, **event.rows}
+
+
+class ShortLived(QueueShard):
+    """A shard whose next lives end when somebody begins to watch: the kill comes before the first event."""
+
+    @endpoint
+    async def watch(self, partition_id: str, where: Tag | None) -> AsyncIterator[WatchEvent]:
+        ends = Path(self._options.journal_folder) / "ends"
+        if ends.exists() and (left := int(ends.read_text())):
+            ends.write_text(str(left - 1))
+            os.kill(os.getpid(), signal.SIGKILL)
+        async for event in super().watch(partition_id, where):
+            yield event
+
+
+async def test_a_watch_outlives_lives_that_end_before_their_first_event(tmp_path: Path) -> None:
+    async with ActorSystem.local() as system:
+        options = ShardOptions(journal="interval", journal_folder=str(tmp_path))
+        shard = await system.spawn(ShortLived, 0, options, name="shard-0", process="shard-0", restarts=4)
+        queue = TransferQueue([shard.with_deadline(60.0)])
+        await queue.kv_put("u_0", "train", tag={"n": 1})
+        async with aclosing(queue.watch("train")) as events:
+            assert isinstance(await anext(events), Snapshot)
+            (tmp_path / "ends").write_text("2")
+            kill(0)
+            again = await anext(events)
+            assert isinstance(again, Snapshot)
+            assert dict(again.rows) == {"u_0": {"n": 1}}
+            assert (tmp_path / "ends").read_text() == "0"
+
+
+async def test_a_watch_of_a_shard_that_is_gone_for_good_ends_with_its_death(tmp_path: Path) -> None:
+    async with ActorSystem.local() as system:
+        shard = await system.spawn(QueueShard, 0, name="shard-0", process="shard-0")
+        async with aclosing(TransferQueue([shard]).watch("train")) as events:
+            assert isinstance(await anext(events), Snapshot)
+            kill(0)
+            with pytest.raises(ActorDied, match="shard-0"):
+                await anext(events)

@@ -152,6 +152,7 @@ async def test_eight_clients_and_killed_shards_leave_what_a_dict_holds(operation
         await queue.kv_put("last", "train", tag={"end": True})
         async with asyncio.timeout(30):
             while {key for known in seen.values() for key in known} != {*rows, "last"}:
+                assert not watching.done(), watching
                 await queue.stats()
         assert {key: tag for known in seen.values() for key, tag in known.items()} == {**dict(listed), "last": {"end": True}}
         watching.cancel()
