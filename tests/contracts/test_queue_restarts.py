@@ -139,7 +139,7 @@ async def test_a_watch_outlives_lives_that_end_before_their_first_event(tmp_path
     async with ActorSystem.local() as system:
         options = ShardOptions(journal="interval", journal_folder=str(tmp_path))
         shard = await system.spawn(ShortLived, 0, options, name="shard-0", process="shard-0", restarts=4)
-        queue = TransferQueue([shard.with_deadline(60.0)])
+        queue = TransferQueue([system.ref(shard.address, QueueShard).with_deadline(60.0)])
         await queue.kv_put("u_0", "train", tag={"n": 1})
         async with aclosing(queue.watch("train")) as events:
             assert isinstance(await anext(events), Snapshot)
