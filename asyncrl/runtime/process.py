@@ -6,6 +6,7 @@ is the launcher's business and ignored.
 
 import asyncio
 import functools
+import gc
 import importlib
 import logging
 import os
@@ -28,6 +29,9 @@ from asyncrl.runtime.system import ActorSystem
 
 logger = logging.getLogger("asyncrl.process")
 
+YOUNG_OBJECTS = 10_000
+"""New containers after which the youngest are looked through; Python's own figure is 700."""
+
 
 def actor_class(path: str) -> type[Actor]:
     """The class at "module:Class". Raises WireError when it is no actor."""
@@ -46,6 +50,7 @@ async def serve(birth: Birth, ready: int) -> None:
     answer_signal(sys.stderr, loop)
     spec, watching = birth.spec, birth.watching
     cls = actor_class(spec.actor)
+    spare_collections()
     args, kwargs = constructor_of(cls).decode(spec.arguments, ())
     name = spec.actor_name or spec.name
     member = birth.member
@@ -88,6 +93,12 @@ async def serve(birth: Birth, ready: int) -> None:
         await stop.wait()
     if failures:
         raise failures[0]
+
+
+def spare_collections() -> None:
+    """Leaves the program out of garbage collections, and makes them rarer: data that an actor keeps is no garbage either."""
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
 
 
 def unobserved(failed: Callable[[str, BaseException], None], loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

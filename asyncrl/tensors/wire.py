@@ -7,7 +7,6 @@ jagged and a dense one dense, whatever lengths its rows happen to have.
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, Self
 
@@ -37,8 +36,7 @@ class ColumnHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     jagged: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Column:
+class Column(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One field of N rows. Its buffers are shared, never copied: whoever hands one over no longer writes to it.
 
     dtype: a name of ``dtypes.STORAGE``; bfloat16 holds raw 16 bit integers.
@@ -127,7 +125,8 @@ class Column:
     @property
     def nbytes(self) -> int:
         """Size of the packed buffer in bytes; the offsets are not in it."""
-        return self.data.nbytes if isinstance(self.data, np.ndarray | memoryview) else len(self.data)
+        data = self.data
+        return len(data) if isinstance(data, (bytes, bytearray)) else data.nbytes
 
     @property
     def layout(self) -> Layout:

@@ -82,8 +82,9 @@ class TransferQueue:
         """
         columns, also = fields or {}, also_tags or {}
         check_put(keys, columns, tags)
-        names = [*keys, *also]
-        check_keys(names)
+        names = [*keys, *also] if also else keys
+        if also:
+            check_keys(names)
         slots = by_slot(names, len(self._shards))
         if guard is not None and any(slot != placement(guard.key, len(self._shards)) for slot in slots):
             raise ValueError(f"guard {guard.key!r} and the rows it guards live on different shards; put them apart")

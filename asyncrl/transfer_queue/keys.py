@@ -21,6 +21,8 @@ def by_slot(keys: Sequence[str], slots: int) -> dict[int, list[int]]:
     >>> by_slot(["a_1", "a_2"], 1)
     {0: [0, 1]}
     """
+    if slots == 1:
+        return {0: list(range(len(keys)))} if keys else {}
     found: dict[int, list[int]] = {}
     for position, key in enumerate(keys):
         found.setdefault(placement(key, slots), []).append(position)

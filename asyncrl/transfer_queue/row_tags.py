@@ -1,7 +1,6 @@
 """``RowTags``: the tags of many rows as columns. Building a dict for each of ten thousand rows costs more than moving them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -47,30 +46,3 @@ class RowTags(Mapping[str, Tag]):
 
     def __repr__(self) -> str:
         return f"RowTags({dict(self)!r})"
-
-
-def grouped_tags(keys: list[str], tags: Sequence[Tag]) -> list[TagGroup]:
-    """The tags of ``keys`` as groups of one set of names each; keys keep their order within a group."""
-    if tags and (group := _one_group(list(tags[0]), keys, tags)) is not None:
-        return [group]
-    members: dict[tuple[str, ...], tuple[list[str], list[Tag]]] = {}
-    for key, tag in zip(keys, tags, strict=True):
-        own, found = members.setdefault(tuple(tag), ([], []))
-        own.append(key)
-        found.append(tag)
-    return [TagGroup(list(names), own, columns_of(names, found)) for names, (own, found) in members.items()]
-
-
-def _one_group(names: list[str], keys: list[str], tags: Sequence[Tag]) -> TagGroup | None:
-    """All tags as one group; None unless each has exactly these names."""
-    if set(map(len, tags)) != {len(names)}:
-        return None
-    try:
-        return TagGroup(names, keys, columns_of(names, tags))
-    except KeyError:
-        return None
-
-
-def columns_of(names: Sequence[str], tags: Sequence[Tag]) -> list[list[Any]]:
-    """The values of each name. Raises KeyError for a tag that lacks one."""
-    return [list(map(itemgetter(name), tags)) for name in names]

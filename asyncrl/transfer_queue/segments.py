@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from asyncrl.tensors.dtypes import STORAGE
 from asyncrl.tensors.wire import Allocate, Column
 from asyncrl.transfer_queue.rows import Origin, Tag
+from asyncrl.transfer_queue.tag_columns import TagBlock
 
 WASTE = 65536
 """Dead bytes of a segment below which it is left alone."""
@@ -25,9 +26,9 @@ class Segment:
     def __init__(self, name: str, column: Column, origins: list[tuple[Origin, int]], file: int, owners: "list[Row | None]") -> None:
         self.name, self.origins, self.file, self.owners = name, origins, file, owners
         self.column = adopt(column)
-        self.live_rows = column.rows
-        self.nbytes = self.live_bytes = column.nbytes
-        self.row_unit = math.prod(column.trailing) * STORAGE[column.dtype].itemsize
+        self.live_rows = rows = column.rows
+        self.nbytes = self.live_bytes = size = column.nbytes
+        self.row_unit = size // rows if rows and column.offsets is None else math.prod(column.trailing) * STORAGE[column.dtype].itemsize
 
     def release(self, index: int) -> int:
         """Row ``index`` is referred to no longer. Returns the bytes it had."""
@@ -53,22 +54,28 @@ class Segment:
         raise IndexError(index)
 
 
+NOWHERE = TagBlock(())
+"""Where a row is until it is told."""
+
 Cell = tuple[Segment, int]
 """Where one field of one row lies: its segment and its row there."""
 
 
 class Row:
-    """One row: its tag, which is replaced and never changed in place, and where its fields lie.
+    """One row: where its tag and its fields lie. ``file`` is the journal's file that holds the oldest part of its tag."""
 
-    ``file`` is the journal's file that holds its tag as it is now.
-    """
+    __slots__ = ("block", "cells", "file", "place")
 
-    __slots__ = ("cells", "file", "tag")
-
-    def __init__(self) -> None:
-        self.tag: Tag = {}
+    def __init__(self, file: int) -> None:
         self.cells: dict[str, Cell] = {}
-        self.file = 0
+        self.file = file
+        self.block = NOWHERE
+        self.place = 0
+
+    @property
+    def tag(self) -> Tag:
+        """Its tag now, as a dict of its own."""
+        return self.block.tag(self.place)
 
 
 def merged_origins(cells: Sequence[Cell]) -> list[tuple[Origin, int]]:
@@ -86,9 +93,14 @@ def merged_origins(cells: Sequence[Cell]) -> list[tuple[Origin, int]]:
 def adopt(column: Column) -> Column:
     """The column as storage, read-only: no reader in this process can change it.
 
-    Large frames off a socket are taken over. Small ones are copied, and so is what came read-only, because then it
-    is shared with a sender in this process, who may use the memory again.
+    Large frames off a socket are taken over, and bytes, which nobody can change. Other small ones are copied, and so is
+    what came read-only, because then it is shared with a sender in this process, who may use the memory again.
     """
+    data = column.data
+    if isinstance(data, memoryview) and isinstance(data.obj, bytes) and len(data.obj) == data.nbytes:
+        data = data.obj
+    if isinstance(data, bytes) and column.offsets is None:
+        return Column(column.dtype, column.trailing, data, None, column.rows)
     values = column.values
     copy = column.nbytes < SMALL or not values.flags.writeable
     values = values.copy() if copy else values

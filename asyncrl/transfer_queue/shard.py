@@ -15,7 +15,7 @@ from asyncrl.transfer_queue import columns as columns, snapshot
 from asyncrl.transfer_queue.budget import Budget
 from asyncrl.transfer_queue.journal import SYNC_SECONDS, Journal
 from asyncrl.transfer_queue.records import Damage
-from asyncrl.transfer_queue.row_tags import TagGroup, grouped_tags
+from asyncrl.transfer_queue.row_tags import TagGroup
 from asyncrl.transfer_queue.rows import Guard, Origin, ShardStats, Stamp, Tag, WatchEvent
 from asyncrl.transfer_queue.snapshot import Manifest
 from asyncrl.transfer_queue.storage import RowRef, ShardStorage
@@ -197,8 +197,8 @@ class QueueShard(Actor):
 
     @endpoint(idempotent=True)
     async def list_rows(self, partition_id: str, where: Tag | None) -> list[TagGroup]:
-        """See ``ShardTable.list_rows``."""
-        return grouped_tags(*self._table.tags(partition_id, where))
+        """See ``ShardTable.tags``."""
+        return self._table.tags(partition_id, where)
 
     @endpoint(idempotent=True)
     async def set_tags(self, tags: dict[str, Tag], partition_id: str) -> None:

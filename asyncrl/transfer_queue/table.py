@@ -8,15 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from asyncrl.errors import Fenced, FieldExists, FieldMismatch, MissingField, UnknownRow
 from asyncrl.tensors.wire import Allocate, Column, Layout, describe
 from asyncrl.transfer_queue.keys import check_keys, check_put
+from asyncrl.transfer_queue.row_tags import TagGroup
 from asyncrl.transfer_queue.rows import Change, Guard, Origin, Snapshot, TableStats, Tag, WatchEvent, matches
 from asyncrl.transfer_queue.segments import Cell, Row, Segment, gather, merged_origins
+from asyncrl.transfer_queue.tag_columns import TagColumns
 from asyncrl.transfer_queue.watch import Watcher
 
 ROW_BYTES, SEGMENT_BYTES = 700, 900
 """What a row and a segment take beside their values: objects, keys, small tags, offsets; measured with short ones."""
 
 Changes = dict[str, tuple[Tag | None, Tag | None]]
-"""Tag before and after, by key; None where there is no row."""
+"""Tag before and after, by key; None where there is no row. Kept for watchers: where there are none, nobody asks."""
 
 
 class FieldUse:
@@ -31,10 +33,11 @@ class FieldUse:
 class Partition:
     """The rows of one partition, in the order of their first put, and who watches them."""
 
-    __slots__ = ("fields", "rows", "watchers")
+    __slots__ = ("fields", "rows", "tags", "watchers")
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
+        self.tags = TagColumns()
         self.fields: dict[str, FieldUse] = {}
         self.watchers: list[Watcher] = []
 
@@ -75,8 +78,9 @@ class ShardTable:
         part = self.partitions.setdefault(partition, Partition())
         changes: Changes = {}
         rows = [self._merge(part, key, tags.get(key, {}), changes, file) for key in keys]
+        own = set(keys)
         for key, tag in tags.items():
-            if key not in changes:
+            if key not in own:
                 self._merge(part, key, tag, changes, file)
         for name, column in fields.items():
             if column.rows:
@@ -103,19 +107,17 @@ class ShardTable:
         return {name: segment.origin(index) for name, (segment, index) in self._row(key, partition).cells.items()}
 
     def list_rows(self, partition: str, where: Tag | None = None) -> dict[str, Tag]:
-        """The tags of all rows that match, by key."""
-        return dict(zip(*self.tags(partition, where), strict=True))
-
-    def tags(self, partition: str, where: Tag | None = None) -> tuple[list[str], list[Tag]]:
-        """The keys of all rows that match, and their tags."""
+        """The tags of all rows that match, by key, in the order of their first put."""
         part = self.partitions.get(partition)
         if part is None:
-            return [], []
-        keys, tags = list(part.rows), [row.tag for row in part.rows.values()]
-        if not where:
-            return keys, tags
-        places = [place for place, tag in enumerate(tags) if matches(tag, where)]
-        return [keys[place] for place in places], [tags[place] for place in places]
+            return {}
+        tags = {key: row.tag for key, row in part.rows.items()}
+        return {key: tag for key, tag in tags.items() if matches(tag, where)} if where else tags
+
+    def tags(self, partition: str, where: Tag | None = None) -> list[TagGroup]:
+        """As ``list_rows``, in columns: rows whose tags have the same names together."""
+        part = self.partitions.get(partition)
+        return [] if part is None else part.tags.matching(where)
 
     def check_rows(self, keys: Iterable[str], partition: str) -> None:
         """Raises UnknownRow unless all rows exist."""
@@ -148,7 +150,9 @@ class ShardTable:
                     if cell[0].wasteful:
                         wasteful[cell[0]] = None
                 self._rows -= 1
-                changes[key] = (row.tag, None)
+                if part.watchers:
+                    changes[key] = (row.tag, None)
+                part.tags.remove(row)
         for segment in wasteful:
             self._shrink(segment)
         news = self._news(part, changes)
@@ -238,14 +242,17 @@ class ShardTable:
         """The row of a key, made if missing, with ``tag`` merged into its tag."""
         row = part.rows.get(key)
         if row is None:
-            row = part.rows[key] = Row()
-            row.tag, row.file = dict(tag), file
+            row = part.rows[key] = Row(file)
+            part.tags.add(key, row, tag)
             self._rows += 1
-            changes[key] = (None, row.tag)
+            if part.watchers:
+                changes[key] = (None, dict(tag))
         elif tag:
             # What its tag was before lies in an older file; only a whole tag may be said to lie in this one.
-            old, row.tag = row.tag, {**row.tag, **tag}
-            changes[key] = (old, row.tag)
+            if part.watchers:
+                old = row.tag
+                changes[key] = (old, {**old, **tag})
+            part.tags.merge(key, row, tag)
         return row
 
     def _write(self, part: Partition, segment: Segment, rows: Sequence[Row]) -> None:

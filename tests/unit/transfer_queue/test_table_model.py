@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from asyncrl.errors import Fenced, FieldExists, FieldMismatch, MissingField, TransferError, UnknownRow
 from asyncrl.tensors.wire import Column
+from asyncrl.transfer_queue.row_tags import RowTags
 from asyncrl.transfer_queue.rows import Guard, Snapshot, Tag
 from asyncrl.transfer_queue.watch import Watcher
 from tests.unit.transfer_queue.rows import Rows
@@ -92,6 +93,12 @@ class TableAgainstDict(RuleBasedStateMachine):
     @rule(partition=PARTITIONS, where=st.none() | TAGS)
     def watch(self, partition: str, where: Tag | None) -> None:
         self.watches.append((self.table.watch(partition, where), {}))
+
+    @rule(partition=PARTITIONS, where=st.none() | TAGS)
+    def list_tags(self, partition: str, where: Tag | None) -> None:
+        groups = self.table.table.tags(partition, where)
+        assert RowTags(groups) == self._listed(partition, where)
+        assert all(group.keys for group in groups)
 
     @rule(data=st.data())
     def read_a_watch(self, data: st.DataObject) -> None:
