@@ -29,7 +29,7 @@ from asyncrl.runtime.system import ActorSystem
 
 logger = logging.getLogger("asyncrl.process")
 
-YOUNG_OBJECTS = 10_000
+YOUNG_OBJECTS = 50_000
 """New containers after which the youngest are looked through; Python's own figure is 700."""
 
 

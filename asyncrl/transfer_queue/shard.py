@@ -113,7 +113,7 @@ class QueueShard(Actor):
         operation = self.context.operation
         if self._storage.done(operation):
             return
-        if fields and not self._table.holds_fields(keys, partition_id):
+        if self._budget.limit and fields and not self._table.holds_fields(keys, partition_id):
             needed = size_of(keys, fields)
             self._budget.check_size(needed)
             self._budget.admit(needed, ticket)
@@ -122,9 +122,10 @@ class QueueShard(Actor):
         fields = self._taken_over(fields)
         self._wake(self._storage.write(keys, partition_id, fields, tags, origin, operation))
         self._note("queue.put", keys, partition_id, fields, tags, stamp.step, stamp.version)
-        own = set(keys)
-        for key in [key for key in tags if key not in own]:
-            self._note("queue.tags", [key], partition_id, (), tags, stamp.step, stamp.version)
+        if tags:
+            own = set(keys)
+            for key in [key for key in tags if key not in own]:
+                self._note("queue.tags", [key], partition_id, (), tags, stamp.step, stamp.version)
         await self._written()
 
     @endpoint
@@ -149,7 +150,7 @@ class QueueShard(Actor):
     def _taken_over(self, fields: dict[str, Column]) -> dict[str, Column]:
         """The columns as data that stays: what came in the sender's memory becomes this process's own, or is copied out of it."""
         memory = self.context.system.shared_memory
-        if sum(map(nbytes, fields.values())) < WORTH or not memory.borrowers:
+        if not memory.borrowers or sum(map(nbytes, fields.values())) < WORTH:
             return fields
         # The buffers of one message lie in one segment.
         if memory.adopt(max(fields.values(), key=nbytes).values):

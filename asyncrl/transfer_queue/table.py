@@ -78,15 +78,16 @@ class ShardTable:
         part = self.partitions.setdefault(partition, Partition())
         changes: Changes = {}
         rows = [self._merge(part, key, tags.get(key, {}), changes, file) for key in keys]
-        own = set(keys)
-        for key, tag in tags.items():
-            if key not in own:
-                self._merge(part, key, tag, changes, file)
+        if tags:
+            own = set(keys)
+            for key, tag in tags.items():
+                if key not in own:
+                    self._merge(part, key, tag, changes, file)
         for name, column in fields.items():
             if column.rows:
                 self._write(part, Segment(name, column, origins[name], file, list(rows)), rows)
         self._drop_if_unused(partition, part)
-        return self._news(part, changes)
+        return self._news(part, changes) if changes else []
 
     def get(self, keys: Sequence[str], partition: str, fields: Sequence[str], allocate: Allocate | None = None) -> dict[str, Column]:
         """The named fields of rows, in the order of ``keys``; copied, where they must be, into memory of ``allocate``.
