@@ -100,6 +100,8 @@ class Invocation:
         except Exception as error:
             self._answer(describe(self.call.id, error))
         finally:
+            # The task's context refers to this call: without a cycle both are gone at once, and with them what the call brought.
+            self.task = None
             self.mailbox.ended()
 
     async def _on_thread(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

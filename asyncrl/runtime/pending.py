@@ -167,7 +167,12 @@ class StreamPending(Pending):
             except WireError as error:
                 raise WireError(f"an item of {self.what} on {self.who}: {error}") from error
         if self._error is not None:
-            raise self._error
+            # The error's traceback will hold this frame: no cycle may close through what it holds.
+            ended, self._error = self._error, None
+            try:
+                raise ended
+            finally:
+                del ended
         return False, None
 
     def _wake(self) -> None:

@@ -110,6 +110,8 @@ class ActorRef(Generic[A]):
             self._ended(plan, pending, wait, failed)
             if not pending.answered:
                 outgoing.cancel(number)
+            # It holds the error, whose traceback holds this frame: a cycle, and what was sent would stay with it.
+            del pending
 
     async def _repeated(self, plan: EndpointPlan, data: bytes, frames: Sequence[Buffer]) -> Any:
         operation, loop = self._caller.operation(), asyncio.get_running_loop()
@@ -129,6 +131,8 @@ class ActorRef(Generic[A]):
             except ActorDied:
                 if tried == TRIES or pending is None or not pending.lost or (end is not None and loop.time() >= end):
                     raise
+            finally:
+                pending = None
         raise AssertionError("the last try returns or raises")
 
     async def _once(
@@ -147,6 +151,8 @@ class ActorRef(Generic[A]):
             self._ended(plan, pending, wait, failed)
             if not pending.answered:
                 outgoing.cancel(number)
+            # It holds the error, whose traceback holds this frame: a cycle, and what was sent would stay with it.
+            del pending
 
     def _ended(self, plan: EndpointPlan, pending: Pending, wait: Wait, failed: bool) -> None:
         pending.disarm()

@@ -18,7 +18,7 @@ from asyncrl.runtime import Actor, ActorAddress, endpoint, register_codec
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A registered class that is a dataclass, as columns are."""
+    """A registered class that is a dataclass."""
 
     name: str
     data: Any
