@@ -118,10 +118,9 @@ def shard_options(config: Config, run_folder: Path, found: Checkpoint | None) ->
 async def start_cpu_processes(system: Spawner, config: Config, options: ShardOptions) -> CpuProcesses:
     """Start shards, agent workers and reward workers at once; returns when all are ready.
 
-    One that dies is started again, a shard only where it keeps a journal: what the ranks read would be gone. References are
-    followed within a node.
+    One that dies is started again, on its node; a shard only where it keeps a journal: what the ranks read would be gone.
     """
-    restarts = RESTARTS if (config.trainer.nnodes or 1) == 1 else 0
+    restarts = RESTARTS
     shard_restarts = 0 if options.journal == "off" else restarts
     reward, rollout, model = config.reward, config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
     function = reward.custom_reward_function

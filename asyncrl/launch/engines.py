@@ -22,16 +22,15 @@ ENGINE_RESTARTS = 3
 """How often an engine may die within a minute."""
 
 
-async def start_engines(spawner: Spawner, config: Config, placement: Placement, nodes: int) -> list[ActorRef[EngineProcess]]:
+async def start_engines(spawner: Spawner, config: Config, placement: Placement) -> list[ActorRef[EngineProcess]]:
     """Start every engine; returns when they have read their model. They have no weights of a version yet, so none generates.
 
-    An engine that dies is started again, on one node: references to it are followed there only.
+    An engine that dies is started again, by the supervisor of its node.
     """
-    restarts = ENGINE_RESTARTS if nodes == 1 else 0
 
     def engine(number: int, rank: int) -> Starter[EngineProcess]:
         recipe, name = engine_recipe(config, device_of(config, rank % placement.ranks_per_node)), f"engine-{number}"
-        return lambda: spawner.spawn(EngineProcess, recipe, name=name, process=name, restarts=restarts)
+        return lambda: spawner.spawn(EngineProcess, recipe, name=name, process=name, restarts=ENGINE_RESTARTS)
 
     return await all_of([engine(number, rank) for number, rank in enumerate(placement.engines)])
 

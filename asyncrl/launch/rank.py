@@ -5,6 +5,7 @@ import functools
 import logging
 import os
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -35,6 +36,7 @@ from asyncrl.launch.run_folder import log_to
 from asyncrl.launch.session import Controller, Session, say
 from asyncrl.launch.watching import open_rank_events, watch_rank, watching
 from asyncrl.runtime.curve import Keyring
+from asyncrl.runtime.directory import DIRECTORY
 from asyncrl.runtime.group import ActorGroup
 from asyncrl.runtime.host import RealHost
 from asyncrl.runtime.messages import ActorAddress
@@ -185,6 +187,15 @@ class _Rank:
         self.peers = near | {rank: await self.board.peer(rank) for rank in far}
         if far:
             await self.links.open([self.peers[rank] for rank in far])
+        await self._follow_other_nodes(far)
+
+    async def _follow_other_nodes(self, far: Sequence[int]) -> None:
+        """The first rank of each node hears of the children of the others through rank 0, and tells those of its own node."""
+        if self.supervisor is None:
+            return
+        for rank in far:
+            if rank % self.job.place.local_world_size == 0:
+                await self.system.join(msgspec.structs.replace(self.peers[rank].control, actor=DIRECTORY))
 
     async def follow(self) -> None:
         """Serve the roles of this rank until rank 0 says that the run is over."""
@@ -203,7 +214,7 @@ class _Rank:
         nodes = self._nodes()
         processes, engines, _ = await asyncio.gather(
             start_cpu_processes(nodes, self.config, options),
-            start_engines(nodes, self.config, self.placement, self.job.place.nodes),
+            start_engines(nodes, self.config, self.placement),
             self._publish(steps),
         )
         ranks = [await self._addresses(rank) for rank in range(self.job.place.world_size)]

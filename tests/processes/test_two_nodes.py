@@ -105,6 +105,42 @@ def test_a_killed_process_ends_both_nodes_and_is_named_with_its_node(victim: str
         nodes.check_nothing_left()
 
 
+@pytest.mark.timeout(240)
+def test_children_of_the_other_node_are_started_again_there_and_the_run_goes_on(tmp_path: Path) -> None:
+    key, steps = make_key(tmp_path / "key"), 15
+    options = ("actor_rollout_ref.rollout.agent.num_workers=2", "reward.num_workers=2", "transfer_queue.journal=interval")
+    with two_nodes(tmp_path, [key, key], *TINY, *options, f"trainer.total_training_steps={steps}") as nodes:
+        node_0, node_1 = nodes.leader()
+        for name in ("agent-1", "reward-1", "shard-1"):
+            os.kill(node_1.pid_of(name), signal.SIGKILL)
+            node_1.wait_for_line(
+                lambda line, name=name: line.startswith(f"{name} on node 1 (pid ") and line.endswith("it is started again")
+            )  # type: ignore[misc]
+        node_0.wait_for_line(lambda line: line == "agent-1 serves again; what it held is issued again")
+        nodes.seconds_to_end(150.0)
+        assert [agent.process.returncode for agent in nodes.agents] == [0, 0], nodes.output()
+        nodes.check_nothing_left()
+    records = training_steps(read_metrics(tmp_path / "run"))
+    assert [record["step"] for record in records] == list(range(1, steps + 1))
+    assert {record["training/rows_trained"] for record in records} == {16}
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(240)
+def test_an_engine_on_the_other_node_is_started_again_there_and_given_its_weights(tmp_path: Path) -> None:
+    key, steps, rollout = make_key(tmp_path / "key"), 30, "actor_rollout_ref.rollout"
+    options = ("trainer.nnodes=1", f"{rollout}.nnodes=1", f"{rollout}.n_gpus_per_node=1", "trainer.v1.trainer_mode=separate_async")
+    with two_nodes(tmp_path, [key, key], *TINY, *options, f"trainer.total_training_steps={steps}") as nodes:
+        node_0, node_1 = nodes.leader()
+        os.kill(node_1.pid_of("engine-0"), signal.SIGKILL)
+        node_1.wait_for_line(lambda line: line.startswith("engine-0 on node 1 (pid ") and line.endswith("it is started again"))
+        node_0.wait_for_line(lambda line: line.startswith("engine-0 serves again, with version "))
+        nodes.seconds_to_end(150.0)
+        assert [agent.process.returncode for agent in nodes.agents] == [0, 0], nodes.output()
+        nodes.check_nothing_left()
+    assert [record["step"] for record in training_steps(read_metrics(tmp_path / "run"))] == list(range(1, steps + 1))
+
+
 @pytest.mark.faults
 @pytest.mark.timeout(150)
 def test_different_keys_are_named_on_both_nodes(tmp_path: Path) -> None:
