@@ -1,5 +1,6 @@
 """Two nodes on loopback: the quickstart learns as on one, nothing listens elsewhere, and no end of a part leaves the other waiting."""
 
+import functools
 import json
 import os
 import signal
@@ -105,6 +106,11 @@ def test_a_killed_process_ends_both_nodes_and_is_named_with_its_node(victim: str
         nodes.check_nothing_left()
 
 
+def says_it_is_started_again(name: str, line: str) -> bool:
+    """Whether a line of node 1 says so of a child."""
+    return line.startswith(f"{name} on node 1 (pid ") and line.endswith("it is started again")
+
+
 @pytest.mark.timeout(240)
 def test_children_of_the_other_node_are_started_again_there_and_the_run_goes_on(tmp_path: Path) -> None:
     key, steps = make_key(tmp_path / "key"), 15
@@ -113,9 +119,7 @@ def test_children_of_the_other_node_are_started_again_there_and_the_run_goes_on(
         node_0, node_1 = nodes.leader()
         for name in ("agent-1", "reward-1", "shard-1"):
             os.kill(node_1.pid_of(name), signal.SIGKILL)
-            node_1.wait_for_line(
-                lambda line, name=name: line.startswith(f"{name} on node 1 (pid ") and line.endswith("it is started again")
-            )  # type: ignore[misc]
+            node_1.wait_for_line(functools.partial(says_it_is_started_again, name))
         node_0.wait_for_line(lambda line: line == "agent-1 serves again; what it held is issued again")
         nodes.seconds_to_end(150.0)
         assert [agent.process.returncode for agent in nodes.agents] == [0, 0], nodes.output()
@@ -133,7 +137,7 @@ def test_an_engine_on_the_other_node_is_started_again_there_and_given_its_weight
     with two_nodes(tmp_path, [key, key], *TINY, *options, f"trainer.total_training_steps={steps}") as nodes:
         node_0, node_1 = nodes.leader()
         os.kill(node_1.pid_of("engine-0"), signal.SIGKILL)
-        node_1.wait_for_line(lambda line: line.startswith("engine-0 on node 1 (pid ") and line.endswith("it is started again"))
+        node_1.wait_for_line(functools.partial(says_it_is_started_again, "engine-0"))
         node_0.wait_for_line(lambda line: line.startswith("engine-0 serves again, with version "))
         nodes.seconds_to_end(150.0)
         assert [agent.process.returncode for agent in nodes.agents] == [0, 0], nodes.output()
