@@ -29,6 +29,7 @@ from asyncrl.transfer_queue.storage import ShardStorage
 from asyncrl.transfer_queue.table import ShardTable
 from tests.processes.launching import ROOT, environment, torchrun
 from tests.processes.mortal import LEARNED, SAVING
+from tests.processes.warm_ranks import warm_ranks
 
 STEPS, PROMPTS, SESSIONS, KILLED_AT = 5, 4, 4, 3
 OPTIONS = (
@@ -43,7 +44,6 @@ OPTIONS = (
 )
 MODES = {
     "sync": (2, ("actor_rollout_ref.rollout.full_determinism=true",)),
-    "colocate_async": (1, ("trainer.v1.trainer_mode=colocate_async",)),
     "separate_async": (
         2,
         (
@@ -54,16 +54,27 @@ MODES = {
             "actor_rollout_ref.rollout.n_gpus_per_node=1",
         ),
     ),
+    "colocate_async": (1, ("trainer.v1.trainer_mode=colocate_async",)),
 }
 """Ranks, and what makes the mode: in ``separate_async`` one rank trains and one lends its device to an engine."""
 
 
-def launch(folder: Path, mode: str, point: str, *more: str) -> "subprocess.CompletedProcess[str]":
-    """Run one attempt to its end, whatever that is."""
+def options_of(folder: Path, mode: str) -> list[str]:
+    """The words of the command line of a run."""
     ranks, options = MODES[mode]
     given = options if mode == "separate_async" else (*options, f"trainer.n_gpus_per_node={ranks}")
-    command = torchrun(ranks, "tests.processes.mortal", point, str(KILLED_AT), *OPTIONS, f"trainer.default_local_dir={folder}", *given)
+    return [*OPTIONS, f"trainer.default_local_dir={folder}", *given]
+
+
+def launch(folder: Path, mode: str, point: str, *more: str) -> "subprocess.CompletedProcess[str]":
+    """Run one attempt to its end, whatever that is."""
+    command = torchrun(MODES[mode][0], "tests.processes.mortal", point, str(KILLED_AT), *options_of(folder, mode), *more)
     return subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=150)
+
+
+def run_whole(folder: Path, mode: str, *more: str) -> str:
+    """Run an attempt that nobody kills; return what it printed."""
+    return warm_ranks(MODES[mode][0]).run([*options_of(folder, mode), *more], recorded=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +109,7 @@ def go_on(folder: Path, mode: str, *more: str) -> Attempts:
     first = learned(folder)
     shutil.move(folder / "events", folder / "events_of_first")
     (folder / LEARNED).unlink()
-    again = launch(folder, mode, "never", *more)
-    assert again.returncode == 0, again.stdout[-3000:] + again.stderr[-6000:]
-    assert f"resumed after step {found.step} from" in again.stdout
+    assert f"resumed after step {found.step} from" in run_whole(folder, mode, *more)
     given = given_to_agents(folder)
     return Attempts(
         found.step,

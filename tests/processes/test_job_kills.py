@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.job_kill import KILLED_AT, MODES, check_accounts, final_state, kill_and_go_on, launch, same_bits
+from tests.processes.job_kill import KILLED_AT, MODES, check_accounts, final_state, kill_and_go_on, run_whole, same_bits
 from tests.processes.mortal import POINTS
 
 HEAD = """
@@ -35,8 +35,7 @@ CASES = [
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    result = launch(folder, "sync", "never")
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-6000:]
+    run_whole(folder, "sync")
     return folder
 
 

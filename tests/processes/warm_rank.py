@@ -13,21 +13,33 @@ from pathlib import Path
 import msgspec
 
 from asyncrl.launch import __main__ as launch
+from asyncrl.launch.session import Controller
+from tests.processes import mortal
 from tests.processes.scenario import run_scenario
 
 
 class Job(msgspec.Struct):
-    """A run: the words of its command line, and the spec of the scenario that drives it in place of the shipped loop."""
+    """A run: the words of its command line, and who drives it in place of the shipped controller.
+
+    ``spec`` is that of a scenario; ``recorded``: the controller of ``tests.processes.mortal``, which never dies here.
+    """
 
     options: list[str]
     spec: str | None = None
+    recorded: bool = False
+
+
+def controller_of(job: Job) -> Controller | None:
+    """Who drives it; None for the shipped one."""
+    if job.recorded:
+        return functools.partial(mortal.train, mortal.Fate("never", 0))
+    return None if job.spec is None else functools.partial(run_scenario, json.loads(Path(job.spec).read_text()))
 
 
 def run(job: Job, number: int) -> None:
     """Run a job to its end; one that fails ends this process. ``number`` makes it an attempt that no other job had."""
     os.environ["TORCHELASTIC_RESTART_COUNT"] = str(number)
-    controller = None if job.spec is None else functools.partial(run_scenario, json.loads(Path(job.spec).read_text()))
-    if code := launch.main(job.options, controller):
+    if code := launch.main(job.options, controller_of(job)):
         sys.exit(code)
 
 

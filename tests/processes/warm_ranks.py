@@ -50,10 +50,10 @@ class WarmRanks:
                 self.close()
                 raise
 
-    def run(self, options: Sequence[str], spec: Path | None = None) -> str:
-        """Run a job to its end; return what it printed. Fails with the output when the run does."""
+    def run(self, options: Sequence[str], spec: Path | None = None, recorded: bool = False) -> str:
+        """Run a job to its end; return what it printed. Fails with the output when the run does. See ``Job``."""
         begun = self._log.stat().st_size
-        job = msgspec.json.encode(Job(list(options), None if spec is None else str(spec))) + b"\n"
+        job = msgspec.json.encode(Job(list(options), None if spec is None else str(spec), recorded)) + b"\n"
         try:
             for connection in self._connections:
                 connection.settimeout(RUN_SECONDS)

@@ -37,7 +37,10 @@ FIGURES = {
     "algorithms": {"grpo": "ms", "vanilla_loss": "ms"},
     "modes": MODES,
 }
-LITTLE_RPC = RpcWork(rounds=1, latency_calls=5, in_flight=4, calls_each=2, fan_out=2, fan_outs=2, tensors=1, tensor_bytes=1 << 16)
+LITTLE_RPC = RpcWork(
+    rounds=1, latency_calls=5, in_flight=4, calls_each=2, fan_out=2, fan_outs=2, tensors=1, tensor_bytes=1 << 16, spawns=1,
+    idle_seconds=0.2,
+)  # fmt: skip
 LITTLE_QUEUE = QueueWork(
     rounds=1, calls=10, in_flight=2, rows=4, dense_bytes=1 << 16, large_bytes=1 << 16, large_rounds=1, small_rows=8, listed=16, spawns=1,
     idle_seconds=0.1,
