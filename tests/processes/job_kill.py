@@ -4,7 +4,6 @@ import itertools
 import shutil
 import signal
 import subprocess
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,10 +12,8 @@ from typing import Any
 
 import msgspec
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from asyncrl.observe.events import read_run
 from asyncrl.runtime.files import DiskFolder
@@ -29,6 +26,7 @@ from asyncrl.transfer_queue.storage import ShardStorage
 from asyncrl.transfer_queue.table import ShardTable
 from tests.processes.launching import ROOT, environment, torchrun
 from tests.processes.mortal import LEARNED, SAVING
+from tests.processes.saved_tensors import saved_tensors
 from tests.processes.warm_ranks import warm_ranks
 
 STEPS, PROMPTS, SESSIONS, KILLED_AT = 5, 4, 4, 3
@@ -162,18 +160,9 @@ def check_accounts(folder: Path) -> None:
 def final_state(folder: Path) -> dict[str, Any]:
     """Weights, optimizer and random states of the last step, and the controller's own state."""
     last = folder / f"global_step_{STEPS}"
-    metadata = dcp.FileSystemReader(str(last / "actor")).read_metadata().state_dict_metadata  # type: ignore[attr-defined]
-    tensors = {
-        name: torch.empty(entry.size, dtype=entry.properties.dtype)
-        for name, entry in metadata.items()
-        if isinstance(entry, TensorStorageMetadata)
-    }
+    tensors = saved_tensors(last / "actor")
     assert any(name.startswith("model.") for name in tensors)
     assert any(name.startswith("optimizer.state.") for name in tensors)
-    with warnings.catch_warnings():
-        # It says that there is no process group; that is meant.
-        warnings.simplefilter("ignore", UserWarning)
-        dcp.load(tensors, checkpoint_id=str(last / "actor"), no_dist=True)  # type: ignore[attr-defined]
     random = {file.name: load_file(file)["cpu"] for file in sorted(last.glob("rng_*.safetensors"))}
     assert len(random) == 2
     return {**tensors, **random, "trainer.json": (last / "trainer.json").read_bytes()}

@@ -11,7 +11,8 @@ from asyncrl.quickstart.assets import ADD1
 from tests.dense_critic import DenseCritic
 from tests.processes.invariants import training_steps
 from tests.processes.launching import run_train
-from tests.processes.test_critic_runs import check_ppo, ppo, tensors
+from tests.processes.saved_tensors import saved_tensors
+from tests.processes.test_critic_runs import check_ppo, ppo
 from tests.processes.test_every_estimator import CRITIC, GENTLE, NO_REFERENCE, check_run, scripted
 from tests.processes.test_resume import final, run as run_mortal
 from tests.processes.warm_ranks import run_scenario
@@ -109,6 +110,6 @@ def test_after_a_kill_torchrun_brings_policy_and_critic_to_bitwise_the_same_weig
     output = run_mortal(tmp_path / "killed", "saving", 2, *options)
     assert "resumed after step 1" in output
     assert final(tmp_path / "killed") == final(tmp_path / "whole")
-    whole, killed = (tensors(tmp_path / name / "global_step_4" / "critic") for name in ("whole", "killed"))
+    whole, killed = (saved_tensors(tmp_path / name / "global_step_4" / "critic") for name in ("whole", "killed"))
     assert whole.keys() == killed.keys()
     assert all(whole[name].equal(killed[name]) for name in whole)

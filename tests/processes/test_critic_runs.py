@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from asyncrl.launch.inline import open_trainer
 from asyncrl.quickstart.assets import ADD1
 from tests.dense_critic import DenseCritic
+from tests.processes.saved_tensors import saved_tensors
 from tests.processes.test_every_estimator import CRITIC, NO_REFERENCE, check_run, run, scripted
 from tests.processes.test_grpo_config import TEMPLATE, write_prompts
 from tests.processes.test_inline import TINY
@@ -94,19 +92,6 @@ async def test_the_policy_waits_for_the_warm_up_of_the_critic(tmp_path: Path) ->
     assert first["training/rows_trained"] == second["training/rows_trained"] == 4
 
 
-def tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of one role's part of a checkpoint."""
-    reader = FileSystemReader(folder)
-    state: dict[str, Any] = {
-        name: torch.empty(entry.size, dtype=entry.properties.dtype)
-        for name, entry in reader.read_metadata().state_dict_metadata.items()
-        if isinstance(entry, TensorStorageMetadata)
-    }
-    dcp.load(state, storage_reader=reader, no_dist=True)  # type: ignore[attr-defined]
-    return state
-
-
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 async def test_a_resumed_run_ends_bit_by_bit_as_the_one_that_was_not_interrupted(tmp_path: Path) -> None:
     options = [
         *TINY,
@@ -128,11 +113,11 @@ async def test_a_resumed_run_ends_bit_by_bit_as_the_one_that_was_not_interrupted
     for name in same:
         assert [step[name] for step in found["whole"]] == [step[name] for step in found["parts"]], name
     assert [step["critic/lr"] for step in found["whole"]] == pytest.approx([1.25e-4 * step for step in (1, 2, 3, 4)])
-    whole, parts = (tensors(tmp_path / name / "global_step_4" / "critic") for name in ("whole", "parts"))
+    whole, parts = (saved_tensors(tmp_path / name / "global_step_4" / "critic") for name in ("whole", "parts"))
     assert whole.keys() == parts.keys()
     assert {"exp_avg", "exp_avg_sq"} <= {name.rpartition(".")[2] for name in whole}
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
-    before = tensors(tmp_path / "whole" / "global_step_2" / "critic")
+    before = saved_tensors(tmp_path / "whole" / "global_step_2" / "critic")
     assert any(not torch.equal(whole[name], before[name]) for name in whole)
 
 
