@@ -96,12 +96,23 @@ def plan(given: argparse.Namespace) -> int:
     prompts = preflight(loaded.config)
     nodes, ranks = _shape(loaded, given.nproc_per_node)
     check_world(loaded.config, nodes * ranks, nodes)
-    found = batch_arithmetic(loaded.config, nodes * ranks, nodes, prompts)
+    lookahead, updates = _ahead(loaded)
+    found = batch_arithmetic(loaded.config, nodes * ranks, nodes, prompts, lookahead=lookahead, updates=updates)
     if given.json:
         print(msgspec.json.encode(found).decode())
     else:
         print(*loaded.notices, found.render(), sep="\n")
     return 0
+
+
+def _ahead(loaded: Loaded) -> tuple[float | None, int | None]:
+    """Look-ahead and local updates of the user's own schedule, where there is one."""
+    if loaded.config.trainer.v1.custom_schedule.path is None:
+        return None, None
+    from asyncrl.launch.schedule import open_schedule
+
+    schedule = open_schedule(loaded.config)
+    return schedule.lookahead, schedule.updates
 
 
 def _shape(loaded: Loaded, given: int | None) -> tuple[int, int]:

@@ -61,12 +61,13 @@ class ActorDied(ActorError):
     """The actor, or the process that hosts it, is gone. ``name`` is what died, ``cause`` why, as far as known.
 
     ``lost`` says that this follows from a broken connection of this process: the next call finds another life, or fails
-    for good. It does not travel; what another process lost is no news about a connection of this one.
+    for good; ``lived`` that there had been a life at its other end: it had answered, or its end was told. Neither travels; what
+    another process lost is no news about a connection of this one.
     """
 
     def __init__(self, name: str, cause: str) -> None:
         self.name, self.cause = name, cause
-        self.lost = False
+        self.lost = self.lived = False
         super().__init__(f"{name} died: {cause}")
 
 

@@ -179,7 +179,7 @@ def _trainer(
         prompts=prompts,
         flow=flow,
         replay=replay,
-        validation=Validation(queue, feeder, validation_replay, [], 1, 1, None),
+        validation=_no_validation(system, queue, feeder, validation_replay),
         validation_replay=validation_replay,
         checkpoints=Checkpoints(CheckpointFolder("", None), None, stages, prompts, ledger, queue, system.host),
         schedule=schedule,
@@ -187,6 +187,10 @@ def _trainer(
         say=_ignore,
     )
     return Trainer(config, parts, 1, total)
+
+
+def _no_validation(system: ActorSystem, queue: TransferQueue, feeder: Feeder, replay: ReplayBuffer) -> Validation:
+    return Validation(queue, feeder, replay, [], sessions=1, seed=1, batch_size=None, host=system.host, say=_ignore, lease_seconds=math.inf)
 
 
 def _stages(

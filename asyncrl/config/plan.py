@@ -9,6 +9,9 @@ from asyncrl.config.estimators import GREEDY
 from asyncrl.config.placement import Placement
 from asyncrl.config.schema.root import Config
 
+ROUNDING = 1e-9
+"""How far below a whole number a product may lie that means it."""
+
 
 class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True):
     """One process of the run."""
@@ -98,8 +101,30 @@ def rows_per_micro_batch(rows: int | None, dynamic: bool, token_budget: int, row
     return rows if rows is not None and not dynamic else max(1, token_budget // row_tokens)
 
 
-def batch_arithmetic(config: Config, world_size: int, nodes: int, prompts_in_data: int | None = None) -> Plan:
-    """The plan of a run on ``world_size`` ranks. Without ``prompts_in_data`` a length given in epochs stays open."""
+def most_in_flight(prompts: int, lookahead: float) -> int:
+    """How many prompts may be neither trained nor dropped: those of a step and ``lookahead`` times as many, rounded down.
+
+    >>> most_in_flight(32, 0.5)
+    48
+    """
+    # 0.29 * 100 is 28.999999999999996, and means 29.
+    return prompts + math.floor(lookahead * prompts + ROUNDING)
+
+
+def batch_arithmetic(
+    config: Config,
+    world_size: int,
+    nodes: int,
+    prompts_in_data: int | None = None,
+    *,
+    lookahead: float | None = None,
+    updates: int | None = None,
+) -> Plan:
+    """The plan of a run on ``world_size`` ranks. Without ``prompts_in_data`` a length given in epochs stays open.
+
+    ``lookahead`` and ``updates`` are those of a schedule of the user's own; None: of ``trainer_mode``.
+    """
+    v1 = config.trainer.v1
     data, actor = config.data, config.actor_rollout_ref.actor
     sessions, prompts, mini = config.actor_rollout_ref.rollout.n, data.train_batch_size, actor.ppo_mini_batch_size
     row_tokens = data.max_prompt_length + data.max_response_length
@@ -110,14 +135,14 @@ def batch_arithmetic(config: Config, world_size: int, nodes: int, prompts_in_dat
     micro = rows_per_micro_batch(actor.ppo_micro_batch_size_per_gpu, actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu, row_tokens)
     micro = min(micro, rank_rows)
     return Plan(
-        mode=config.trainer.v1.trainer_mode,
+        mode=v1.trainer_mode,
         world_size=world_size,
         trainer_ranks=trainers,
         engines=len(placement.engines) or trainers,
         nodes=nodes,
         prompts=prompts,
-        prompts_in_flight=int((1 + config.trainer.v1.lookahead) * prompts),
-        local_updates=config.trainer.v1.updates,
+        prompts_in_flight=most_in_flight(prompts, v1.lookahead if lookahead is None else lookahead),
+        local_updates=v1.updates if updates is None else updates,
         sessions=sessions,
         trajectories=prompts * sessions,
         optimizer_steps=prompts // mini * actor.ppo_epochs,

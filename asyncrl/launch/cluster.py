@@ -22,7 +22,7 @@ from asyncrl.transfer_queue.client import TransferQueue
 from asyncrl.transfer_queue.shard import QueueShard, ShardOptions
 from asyncrl.workers.agent import AgentWorker
 from asyncrl.workers.critic import CriticWorker
-from asyncrl.workers.engine_process import rollout_of
+from asyncrl.workers.engine_process import EngineProcess, rollout_of
 from asyncrl.workers.fleet import EngineFleet
 from asyncrl.workers.overlong import Overlong
 from asyncrl.workers.policy import PolicyWorker
@@ -34,6 +34,9 @@ from asyncrl.workers.rollout import RolloutWorker
 REWARD_THREADS = 8
 RESTARTS = 3
 """How often a shard, an agent worker or a reward worker may die within a minute."""
+ENGINE_PATIENCE = EngineProcess.ready_within + 60.0
+"""How long a session waits when no engine lives: what the next life of one may take to be ready, and a minute for word of death and
+life. Less would fail sessions of an engine that comes back."""
 
 A = TypeVar("A", bound=Actor)
 Starter = Callable[[], Coroutine[Any, Any, ActorRef[A]]]
@@ -145,6 +148,7 @@ async def start_cpu_processes(system: Spawner, config: Config, options: ShardOpt
             values,
             silence,
             lockstep,
+            ENGINE_PATIENCE,
             overlong=longest,
             name=name,
             process=name,

@@ -28,7 +28,6 @@ from asyncrl.trainer.stages import Stages
 from asyncrl.trainer.trainer import Parts, Trackers, Trainer
 from asyncrl.trainer.validation import Validation
 from asyncrl.trajectory import SamplingParams
-from asyncrl.transfer_queue.keys import placement
 
 Say = Callable[[str], None]
 
@@ -94,10 +93,7 @@ def build_trainer(session: Session, trackers: Trackers, say: Say) -> Trainer:
         kl=kl,
         fleet=cluster.fleet,
     )
-    replay = ReplayBuffer(cluster.queue, "train", say, slot_of=lambda uid: placement(uid, config.transfer_queue.shards))
-    validation_replay = ReplayBuffer(cluster.queue, "val", say)
-    val_kwargs = config.actor_rollout_ref.rollout.val_kwargs
-    judge = Feeder(cluster.queue, cluster.agents, _validation_groups(config))
+    replay, validation_replay = ReplayBuffer(cluster.queue, "train", say), ReplayBuffer(cluster.queue, "val", say)
     ledger = Ledger()
     steps, schedule = total_steps(config, prompts.steps_per_epoch), open_schedule(config)
     flow = PromptFlow(
@@ -114,6 +110,7 @@ def build_trainer(session: Session, trackers: Trackers, say: Say) -> Trainer:
         total_steps=steps,
         lease_seconds=config.trainer.v1.sampler.lease,
         saves=config.trainer.save_freq > 0,
+        most_batches=config.algorithm.filter_groups.gen_batches,
     )
     parts = Parts(
         host=session.host,
@@ -122,9 +119,7 @@ def build_trainer(session: Session, trackers: Trackers, say: Say) -> Trainer:
         prompts=prompts,
         flow=flow,
         replay=replay,
-        validation=Validation(
-            cluster.queue, judge, validation_replay, session.validation_rows, val_kwargs.n, config.trainer.seed, config.data.val_batch_size
-        ),
+        validation=_validation(session, validation_replay, say),
         validation_replay=validation_replay,
         checkpoints=Checkpoints(
             checkpoint_folder(config, session.folder), session.checkpoint, stages, prompts, ledger, cluster.queue, session.host
@@ -134,6 +129,22 @@ def build_trainer(session: Session, trackers: Trackers, say: Say) -> Trainer:
         say=say,
     )
     return Trainer(config, parts, len(cluster.policy), steps)
+
+
+def _validation(session: Session, replay: ReplayBuffer, say: Say) -> Validation:
+    config, cluster = session.loaded.config, session.cluster
+    return Validation(
+        cluster.queue,
+        Feeder(cluster.queue, cluster.agents, _validation_groups(config)),
+        replay,
+        session.validation_rows,
+        sessions=config.actor_rollout_ref.rollout.val_kwargs.n,
+        seed=config.trainer.seed,
+        batch_size=config.data.val_batch_size,
+        host=session.host,
+        say=say,
+        lease_seconds=config.trainer.v1.sampler.lease,
+    )
 
 
 @contextlib.contextmanager
@@ -154,7 +165,7 @@ async def train(session: Session) -> None:
         directory = session.system.directory
         # Without one no process begins a new life.
         following = (
-            [] if directory is None else [Revival(session.system.ref(directory, Directory), session.cluster, trainer.parts.flow).run]
+            [] if directory is None else [Revival(session.system.ref(directory, Directory), session.cluster, trainer.worker_died).run]
         )
         async with running(*following):
             await trainer.run()

@@ -1,6 +1,7 @@
 """Agent workers that were started again: each learns where the others are, and what it held is issued again."""
 
 import logging
+from collections.abc import Callable
 
 from asyncrl.errors import ActorDied
 from asyncrl.launch.cluster import Cluster
@@ -8,7 +9,6 @@ from asyncrl.launch.session import say
 from asyncrl.runtime.directory import Directory
 from asyncrl.runtime.ref import ActorRef
 from asyncrl.runtime.whereabouts import Whereabouts
-from asyncrl.trainer.flow import PromptFlow
 
 logger = logging.getLogger(__name__)
 
@@ -22,10 +22,11 @@ class Revival:
     unblocked by: the supervisor, through the directory
     """
 
-    def __init__(self, directory: ActorRef[Directory], cluster: Cluster, flow: PromptFlow) -> None:
+    def __init__(self, directory: ActorRef[Directory], cluster: Cluster, worker_died: Callable[[int, str], None]) -> None:
+        """``worker_died`` is told the number of a worker whose life before has ended, and the cause."""
         # It waits as long as nothing happens.
         self._directory = directory.with_deadline(0.0)
-        self._cluster, self._flow = cluster, flow
+        self._cluster, self._worker_died = cluster, worker_died
         self._numbers = {agent.address.process: number for number, agent in enumerate(cluster.agents)}
         self._lives = {agent.address.process: agent.address.generation for agent in cluster.agents}
 
@@ -47,5 +48,5 @@ class Revival:
             # The life after it will be heard of too.
             logger.warning("%s has ended again: %s", news.process, error)
             return
-        self._flow.worker_died(number, f"{news.process} died")
+        self._worker_died(number, f"{news.process} died")
         say(f"{news.process} serves again; what it held is issued again")

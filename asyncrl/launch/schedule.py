@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from asyncrl.config.mode_checks import waits_too_far_ahead
 from asyncrl.config.places import resolve_path
 from asyncrl.config.schema import Config
 from asyncrl.config.schema.trainer import Custom
@@ -37,6 +38,11 @@ def open_schedule(config: Config) -> Schedule:
     if prompts % made.updates or (prompts // made.updates) % mini:
         allowed = f"data.train_batch_size = {prompts} prompts are whole mini-batches of {mini} in each of its {made.updates} updates"
         raise ConfigError(f"{SCHEDULE}.name", v1.custom_schedule.name, allowed)
+    if made.lookahead > 0 and not made.whole_groups:
+        allowed = f"whole_groups=True with its lookahead of {made.lookahead:g}: what runs ahead has no other bound on its staleness"
+        raise ConfigError(f"{SCHEDULE}.name", v1.custom_schedule.name, allowed)
+    if made.whole_groups and (allowed := waits_too_far_ahead(v1.sampler, made.lookahead)):
+        raise ConfigError(f"{SCHEDULE}.name", v1.custom_schedule.name, f"its lookahead is {made.lookahead:g}, {allowed}")
     return made
 
 
@@ -47,8 +53,13 @@ def open_sampler(config: Config, schedule: Schedule) -> Sampler:
     if kind is not None:
         return _made(kind, options.sampler_kwargs, options.custom_sampler)
     if schedule.whole_groups:
-        return AsyncSampler(threshold=options.max_off_policy_threshold, strategy=options.max_off_policy_strategy, filter=rule.enable)
-    groups = GroupFilter(rule.max_inflight_gen_batches, rule.max_num_gen_batches) if rule.enable else None
+        return AsyncSampler(
+            threshold=options.max_off_policy_threshold,
+            strategy=options.max_off_policy_strategy,
+            filter=rule.enable,
+            max_batches=rule.gen_batches,
+        )
+    groups = GroupFilter(rule.max_inflight_gen_batches, rule.gen_batches) if rule.enable else None
     return SyncSampler(refill_failed=options.sync_refill_failed_groups, filter=groups)
 
 

@@ -36,8 +36,9 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class FieldNow(msgspec.Struct, frozen=True):
-    """A field that the row holds: who wrote it last, and who was seen to read it next, "" for nobody."""
+    """A field that a row holds: who wrote it last, and who was seen to read it next, "" for nobody."""
 
+    partition: str
     key: str
     name: str
     writer: str
@@ -55,18 +56,22 @@ class Life:
     steps: list[Step] = field(default_factory=list)
 
     def fields_now(self) -> list[FieldNow]:
-        """The fields that are there after the last step, by key and name."""
-        held: dict[tuple[str, str], FieldNow] = {}
+        """The fields that are there after the last step, by partition, key and name."""
+        held: dict[tuple[str, str, str], FieldNow] = {}
         for step in self.steps:
             if step.verb == "clear":
-                held = {place: found for place, found in held.items() if place[0] != step.key}
+                held = {place: found for place, found in held.items() if place[:2] != (step.partition, step.key)}
             for name in step.fields:
-                place = (step.key, name)
+                place = (step.partition, step.key, name)
                 if step.verb == "put":
-                    held[place] = FieldNow(step.key, name, step.by, step.seconds, step.step, step.version, "")
+                    held[place] = FieldNow(step.partition, step.key, name, step.by, step.seconds, step.step, step.version, "")
                 elif step.verb == "get" and place in held and not held[place].reader:
                     held[place] = msgspec.structs.replace(held[place], reader=step.by)
         return [held[place] for place in sorted(held)]
+
+    def where(self, partition: str, key: str) -> str:
+        """A key as it is shown: with its partition where the life is one in several."""
+        return f"{partition}/{key}" if any(step.partition != partition for step in self.steps) else key
 
 
 def belongs(key: str, wanted: str) -> bool:
@@ -126,13 +131,15 @@ def rendered(life: Life) -> RenderableType:
         steps.add_column(name, justify="right" if name in ("time", "step", "version", "shard") else "left")
     for step in life.steps:
         what = ", ".join(step.fields) or step.tag
-        steps.add_row(f"{step.seconds:.3f} s", step.key, step.verb, step.by, what, _known(step.step), _known(step.version), str(step.shard))
+        key = life.where(step.partition, step.key)
+        steps.add_row(f"{step.seconds:.3f} s", key, step.verb, step.by, what, _known(step.step), _known(step.version), str(step.shard))
     now = Table(title="fields now", title_justify="left")
     for name in ("key", "field", "written by", "at", "step", "version", "read next by"):
         now.add_column(name)
     for held in life.fields_now():
         at = f"{held.seconds:.3f} s"
-        now.add_row(held.key, held.name, held.writer, at, _known(held.step), _known(held.version), held.reader or "(nobody seen)")
+        key = life.where(held.partition, held.key)
+        now.add_row(key, held.name, held.writer, at, _known(held.step), _known(held.version), held.reader or "(nobody seen)")
     parts: list[RenderableType] = [steps, Text(timeline(life))]
     return Group(*parts, now if now.row_count else Text("no field is there now"))
 

@@ -38,9 +38,11 @@ def endpoint(
     """Marks a method as callable from other actors and processes; returns it unchanged.
 
     ``async def`` runs on the event loop, an async generator is a stream, a plain ``def`` runs on a worker thread.
-    ``idempotent``: a repeated call has no second effect. ``collective``: contains a collective, so it may only be called
-    through an ``ActorGroup``. ``roles``: only processes of these roles may call it, others get PermissionDenied; () is everybody.
-    All parameters and the result must be annotated with types that can travel.
+    ``idempotent``: a second run does no harm, so a call whose connection breaks is sent again. The actor answers it from its
+    records; but an answer of more than 64 KiB, or one with buffers, is not kept, nor is any beyond the actor's process: then the
+    method runs again. ``collective``: contains a collective, so it may only be called through an ``ActorGroup``. ``roles``: only
+    processes of these roles may call it, others get PermissionDenied; () is everybody. All parameters and the result must be
+    annotated with types that can travel.
     """
 
     def mark(method: F) -> F:

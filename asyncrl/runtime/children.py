@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from asyncrl.errors import WireError
+from asyncrl.runtime.messages import check_name
 from asyncrl.runtime.plan import constructor_of
 from asyncrl.runtime.supervisor_messages import Membership, ProcessDeath, ProcessSpec, Restarted
 
@@ -107,6 +108,7 @@ def child_spec(cls: type[Actor], args: tuple[Any, ...], kwargs: dict[str, Any], 
     """What a supervisor needs to start ``cls`` as actor ``name`` of a child. Raises WireError for what cannot travel to it."""
     if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
         raise WireError(f"{cls.__qualname__} of {cls.__module__} cannot be imported by a child; move it to a module")
+    check_name("the name of a process", process)
     data, frames = constructor_of(cls).encode(args, kwargs)
     if frames:
         raise WireError(f"{cls.__qualname__}: buffers cannot be constructor arguments of a child; pass them in a call")

@@ -51,6 +51,7 @@ class Connections:
         self._outgoing: dict[str, Outgoing] = {}
         self._incoming: dict[Incoming, None] = {}
         self._lost: dict[Outgoing, None] = {}
+        self._generations: dict[str, int] = {}
         self._uncertain: dict[str, asyncio.TimerHandle | None] = {}
         beware_of_forks(self)
 
@@ -62,7 +63,8 @@ class Connections:
 
     def accept(self, link: Link) -> Receiver:
         """The receiver of a link that somebody opened."""
-        incoming = Incoming(self._site, link, self._greeted, lambda left: self._incoming.pop(left, None))
+        idle = self._liveness.dead_after
+        incoming = Incoming(self._site, link, self._greeted, lambda left: self._incoming.pop(left, None), idle)
         self._incoming[incoming] = None
         return incoming
 
@@ -72,6 +74,12 @@ class Connections:
         for incoming in list(self._incoming):
             if (incoming.role, incoming.process) == name and incoming.generation < generation:
                 incoming.fence(f"generation {generation} of {newcomer.process} has taken its place")
+        self._fence_calls(newcomer.process, generation, newcomer.role)
+
+    def _fence_calls(self, process: str, oldest: int, role: str | None = None) -> None:
+        """Calls that outlived the connections of earlier lives stop."""
+        for mailbox in list(self._site.mailboxes.values()):
+            mailbox.effects.fence(process, oldest, role)
 
     def outgoing(self, address: ActorAddress) -> Outgoing | None:
         """The connection to the process of an address, or to its present life; made on first use.
@@ -80,7 +88,7 @@ class Connections:
         that is known to be gone.
         """
         found = self._outgoing.get(address.endpoint)
-        if found is not None and found.process == address.process and found.generation >= address.generation and not found.closed:
+        if found is not None and found.process == address.process and found.generation >= address.generation:
             return found
         return self._route(address)
 
@@ -101,7 +109,7 @@ class Connections:
                 return None
             address = known.address or address
         found = self._outgoing.get(address.endpoint)
-        if found is not None and found.process == address.process and not found.closed:
+        if found is not None and found.process == address.process:
             if found.generation >= address.generation:
                 return found
             self._break(found, f"generation {address.generation} has taken its place")
@@ -110,7 +118,16 @@ class Connections:
 
     def _open(self, address: ActorAddress) -> Outgoing:
         transport, seen = self._way(address)
-        return Outgoing(self._site, seen, transport, functools.partial(self._lose, address.endpoint))
+        endpoint = address.endpoint
+        return Outgoing(self._site, seen, transport, functools.partial(self._lose, endpoint), functools.partial(self._forget, endpoint))
+
+    def _forget(self, endpoint: str, outgoing: Outgoing) -> None:
+        """A connection is over."""
+        self._lost.pop(outgoing, None)
+        if self._outgoing.get(endpoint) is outgoing:
+            del self._outgoing[endpoint]
+        if outgoing.generation:
+            self._generations[outgoing.process] = max(self._generations.get(outgoing.process, 0), outgoing.generation)
 
     def watch(self, known: Whereabouts) -> None:
         """Keeps a connection to a process whose heartbeats are to be heard."""
@@ -138,10 +155,11 @@ class Connections:
         cause = news.cause or f"generation {oldest} has taken its place"
         for outgoing in [*self._outgoing.values(), *self._lost]:
             if outgoing.process == process and outgoing.generation < oldest:
-                self._break(outgoing, cause)
+                self._break(outgoing, cause, told=True)
         for incoming in list(self._incoming):
             if incoming.process == process and incoming.generation < oldest:
                 incoming.fence(f"generation {incoming.generation} of {process} is over: {cause}")
+        self._fence_calls(process, oldest)
         self.settle(process)
 
     def unanswered(self) -> dict[str, int]:
@@ -158,7 +176,7 @@ class Connections:
         if known is not None and known.address is not None:
             return msgspec.structs.replace(known.address, actor=actor)
         attempt = self._site.identity.attempt
-        found = [(endpoint, each) for endpoint, each in self._outgoing.items() if each.process == process and not each.closed]
+        found = [(endpoint, each) for endpoint, each in self._outgoing.items() if each.process == process]
         return next((ActorAddress(process, endpoint, actor, attempt, each.generation, each.role) for endpoint, each in found), None)
 
     def _record(self, news: Whereabouts) -> None:
@@ -174,7 +192,8 @@ class Connections:
         """A process is known to be gone, whatever its generation was."""
         known = self.known.get(process)
         generations = [each.generation for each in self._outgoing.values() if each.process == process]
-        self.learn(Whereabouts(process, max([0 if known is None else known.generation, *generations]), "dead", None, cause))
+        latest = max(self._generations.get(process, 0), 0 if known is None else known.generation, *generations)
+        self.learn(Whereabouts(process, latest, "dead", None, cause))
 
     def _lose(self, endpoint: str, outgoing: Outgoing, cause: str) -> None:
         """A connection broke. Where news will come, its calls wait for them a moment, and new calls until the matter is settled."""
@@ -219,9 +238,8 @@ class Connections:
             timer.cancel()
         self.known.wake(process)
 
-    def _break(self, outgoing: Outgoing, cause: str) -> None:
-        self._lost.pop(outgoing, None)
-        outgoing.break_off(functools.partial(_lost, outgoing.process, cause), lost=True)
+    def _break(self, outgoing: Outgoing, cause: str, told: bool = False) -> None:
+        outgoing.break_off(functools.partial(_lost, outgoing.process, cause, told or outgoing.welcome), lost=True)
 
     def farewell(self, cause: str) -> None:
         """Ends every call of others with the cause for which this process leaves."""
@@ -239,8 +257,8 @@ class Connections:
             self.settle(process)
 
 
-def _lost(process: str, cause: str) -> ActorDied:
+def _lost(process: str, cause: str, lived: bool) -> ActorDied:
     """What the callers of a connection are told when it breaks."""
     error = ActorDied(process, cause)
-    error.lost = True
+    error.lost, error.lived = True, lived
     return error

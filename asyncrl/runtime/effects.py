@@ -33,7 +33,8 @@ class Answer(msgspec.Struct, frozen=True):
 class Effects:
     """What became of the latest idempotent calls of one actor: bounded in number and bytes, the oldest go first.
 
-    A large answer, or one with buffers, is not kept: the call runs again, which its endpoint has declared harmless.
+    A large answer, or one with buffers, is not kept: the call runs again, which its endpoint has declared harmless. A call that is
+    not answered yet is known as long as its caller may come again.
     """
 
     def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
@@ -49,6 +50,12 @@ class Effects:
     def answer(self, key: OperationKey) -> Answer | None:
         """What the call with this key was answered."""
         return self._answers.get(key)
+
+    def fence(self, process: str, oldest: int, role: str | None = None) -> None:
+        """Stops the calls of the lives of a process before ``oldest``, in whatever role unless one is given: nobody will ask for them."""
+        for (_, generation, _), call in list(self._running.items()):
+            if call.caller == process and generation < oldest and role in (None, call.caller_role):
+                call.cancel()
 
     def began(self, key: OperationKey, invocation: Invocation) -> None:
         """A call was accepted."""

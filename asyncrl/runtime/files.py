@@ -24,7 +24,10 @@ class StorageFolder(Protocol):
         ...
 
     def create(self, name: str) -> int:
-        """A new file that is open for appending; its descriptor. Raises OSError, also when the file exists."""
+        """A new file that is open for appending; its descriptor. Its name is on disk after ``sync_folder``.
+
+        Raises OSError, also when the file exists.
+        """
         ...
 
     def write(self, descriptor: int, buffers: Sequence[Any]) -> int:
@@ -41,6 +44,14 @@ class StorageFolder(Protocol):
 
     def sync(self, descriptor: int) -> None:
         """Returns when the disk has all that was written. Raises OSError."""
+        ...
+
+    def sync_file(self, name: str) -> None:
+        """As ``sync``, of a closed file."""
+        ...
+
+    def sync_folder(self) -> None:
+        """Returns when the disk has the names of all files as they are. Raises OSError."""
         ...
 
     def close(self, descriptor: int) -> None:
@@ -102,6 +113,19 @@ class DiskFolder:
     def sync(self, descriptor: int) -> None:
         os.fdatasync(descriptor)
 
+    def sync_file(self, name: str) -> None:
+        self._sync_path(f"{self.path}/{name}", os.O_RDONLY)
+
+    def sync_folder(self) -> None:
+        self._sync_path(self.path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def _sync_path(self, path: str, flags: int) -> None:
+        descriptor = os.open(path, flags | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
     def close(self, descriptor: int) -> None:
         os.close(descriptor)
 
@@ -110,17 +134,10 @@ class DiskFolder:
 
     def rename(self, name: str, new: str) -> None:
         os.replace(f"{self.path}/{name}", f"{self.path}/{new}")
-        self._sync_folder()
+        self.sync_folder()
 
     def inner(self, name: str) -> "DiskFolder":
         return DiskFolder(f"{self.path}/{name}")
 
     def clear(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
-
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

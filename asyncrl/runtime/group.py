@@ -46,7 +46,12 @@ class ActorGroup(Generic[A]):
         return await self._call(method, [(args, {}) for args in per_member_args])
 
     async def _call(self, method: Callable[..., Any], arguments: Sequence[tuple[Any, dict[str, Any]]]) -> list[Any]:
-        number = self.refs[0].caller.collective_number(self._members) if plan_of(method).collective else -1
+        plan, number = plan_of(method), -1
+        if plan.collective:
+            for args, kwargs in arguments:
+                # What cannot travel to one member must reach none, or it would be behind the others from then on.
+                plan.arguments.encode(args, kwargs)
+            number = self.refs[0].caller.collective_number(self._members)
         calls = [functools.partial(ref.numbered_call, number, method, *a, **k) for ref, (a, k) in zip(self.refs, arguments, strict=True)]
         return await all_of(calls)
 

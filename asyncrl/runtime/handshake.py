@@ -24,15 +24,36 @@ CRYPTOGRAPHIC, MECHANISM_MISMATCH = 0x11000001, 0x11000002
 
 MOST_BROKEN_OFF = 3
 """A process that ends breaks off a handshake too, but it does not come back to break off the next ones."""
+MOST_DOORS = 4096
 AT_ONCE = 1.0
 """Seconds within which a handshake is broken off on purpose; later it has run out of time, as when the other event loop stands still."""
 
 
-class CallerHandshake:
-    """The handshake of one connection as its caller sees it. ``role`` is its key's, "" without keys."""
+class OpenDoors:
+    """The endpoints, the latest of many, where this process was let in without a key."""
 
-    def __init__(self, endpoint: str, role: str) -> None:
-        self._endpoint, self._role = endpoint, role
+    def __init__(self) -> None:
+        self._endpoints: dict[str, None] = {}
+
+    def add(self, endpoint: str) -> None:
+        """One more."""
+        self._endpoints[endpoint] = None
+        if len(self._endpoints) > MOST_DOORS:
+            del self._endpoints[next(iter(self._endpoints))]
+
+    def __contains__(self, endpoint: str) -> bool:
+        return endpoint in self._endpoints
+
+
+class CallerHandshake:
+    """The handshake of one connection as its caller sees it.
+
+    ``role`` is its key's, "" without keys; ``doors`` are those that this process has found open.
+    """
+
+    def __init__(self, endpoint: str, role: str, doors: OpenDoors | None = None) -> None:
+        self._endpoint, self._role, self._doors = endpoint, role, doors or OpenDoors()
+        self._hung_up = False
         self._broken_off = 0
         self._connected = 0.0
         self.stands = False
@@ -46,6 +67,8 @@ class CallerHandshake:
             self.state = f"connected to {self._endpoint}, no answer to the handshake"
         elif event == SUCCEEDED:
             self.stands = True
+            if not self._role:
+                self._doors.add(self._endpoint)
             self.state = f"connected to {self._endpoint}, no answer to the hello"
         elif event == UNKNOWN_KEY:
             return f"{KEY_DIFFERS}: {self._endpoint} knows no key of a caller with role {self._role}"
@@ -55,8 +78,16 @@ class CallerHandshake:
             self._broken_off += now - self._connected < AT_ONCE
             self.state = f"{self._endpoint} broke off the handshake"
             if self._broken_off >= MOST_BROKEN_OFF:
-                return self._mismatch(MECHANISM_MISMATCH)
+                # Who has let this process in without a key asks for none now: what lies between them hangs up.
+                self._hung_up = not self._role and self._endpoint in self._doors
+                return "" if self._hung_up else self._mismatch(MECHANISM_MISMATCH)
         return ""
+
+    def lost_by(self, event: int) -> str:
+        """Why the connection is lost after ``event``, though another one may stand; "" while it is not."""
+        if self._hung_up:
+            return f"{self._endpoint} hangs up"
+        return "connection lost" if event == DISCONNECTED and self.stands else ""
 
     def _mismatch(self, value: int) -> str:
         if not self._endpoint.startswith("tcp:") or value not in (CRYPTOGRAPHIC, MECHANISM_MISMATCH):

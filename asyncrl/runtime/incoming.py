@@ -18,22 +18,30 @@ DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(TO_CALLEE)
 MOST_CALLS = 65536
 """Unanswered calls of one caller; its credit is far below."""
 PULSE_SECONDS = 2.0
-"""How often a caller with unanswered calls is sent something: an accepting socket is told that its peer has gone only when it sends."""
+"""How often a caller with unanswered calls is sent something: an accepting socket is told that its peer has gone only when it sends.
+One without calls is asked for more rarely: what is kept for it can wait."""
 PULSE = Progress(0)
 """Belongs to no call."""
 
 
 class Incoming:
-    """Receiver of one caller's messages. Nothing is served before its hello was accepted."""
+    """Receiver of one caller's messages. Nothing is served before its hello was accepted.
 
-    def __init__(self, site: Site, link: Link, greeted: "Callable[[Incoming], None]", gone: "Callable[[Incoming], None]") -> None:
+    Where the link does not tell that the caller is gone, it is noticed after ``idle`` seconds without calls.
+    """
+
+    def __init__(
+        self, site: Site, link: Link, greeted: "Callable[[Incoming], None]", gone: "Callable[[Incoming], None]", idle: float
+    ) -> None:
         self._site, self._link, self._greeted, self._gone = site, link, greeted, gone
         self.host, self.waits, self.events = site.host, site.waits, site.events
         self.process, self.role, self.generation = "", "", 0
         self._calls: dict[int, Invocation] = {}
         self._newest = 0
         self._closed = False
+        self._idle = idle
         self._pulse: asyncio.TimerHandle | None = None
+        self._quick = False
 
     def received(self, frames: Sequence[memoryview]) -> None:
         """One message of a caller, or of a stranger."""
@@ -49,7 +57,7 @@ class Incoming:
         elif isinstance(message, Hello):
             self._hello(message)
         elif not self.process:
-            self._refuse("a message came before the hello")
+            self._refuse("a message came before the hello", before_hello=True)
         elif isinstance(message, Cancel):
             if (call := self._calls.get(message.id)) is not None:
                 call.cancel()
@@ -57,7 +65,7 @@ class Incoming:
             if (call := self._calls.get(message.id)) is not None:
                 call.credit(message.items)
         else:
-            self.lost("said goodbye")
+            self._leave()
 
     def _hello(self, hello: Hello) -> None:
         reason = self._site.admit(hello, self._link.role)
@@ -67,11 +75,12 @@ class Incoming:
         self.process, self.role, self.generation = hello.process, hello.role, hello.generation
         self._greeted(self)
         self.send(Welcome(self._site.identity.process, self._site.identity.generation), ())
+        self._feel_again(quick=False)
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self, reason: str, before_hello: bool = False) -> None:
         self._site.note_refusal(self.process, reason)
-        self.send(Refused(reason[:1000]), ())
-        self._end()
+        self.send(Refused(reason[:1000], before_hello), ())
+        self.lost(reason)
 
     def _call(self, call: Call, frames: Sequence[memoryview]) -> None:
         if call.id <= self._newest or len(self._calls) >= MOST_CALLS:
@@ -85,8 +94,8 @@ class Incoming:
             self.send(describe(call.id, error), ())
             return
         self._calls[call.id] = invocation
-        if self._pulse is None:
-            self._pulse = asyncio.get_running_loop().call_later(PULSE_SECONDS, self._feel)
+        if not self._quick:
+            self._feel_again(quick=True)
         if call.operation and self._repeats(call, invocation):
             return
         invocation.mailbox.submit(invocation)
@@ -135,34 +144,57 @@ class Incoming:
         self._link.send([ENCODER.encode(message), *frames])
 
     def _feel(self) -> None:
-        self._pulse = None
-        if self._calls and not self._closed:
-            self._pulse = asyncio.get_running_loop().call_later(PULSE_SECONDS, self._feel)
+        if self._calls or not self._quick:
             self.send(PULSE, ())
+        self._feel_again(quick=bool(self._calls))
+
+    def _feel_again(self, quick: bool) -> None:
+        """Sets the time of the next pulse, ``quick`` where calls are unanswered."""
+        if self._pulse is not None:
+            self._pulse.cancel()
+        self._pulse, self._quick = None, quick
+        if not self._closed and (quick or not self._link.tells):
+            self._pulse = asyncio.get_running_loop().call_later(PULSE_SECONDS if quick else self._idle, self._feel)
 
     @property
     def admitted(self) -> bool:
         """Whether the caller's hello was accepted."""
         return bool(self.process)
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent to the caller any more."""
+        return self._closed
+
     def broken(self, seen: str) -> None:
         """The caller sent what cannot be."""
         if not self._closed:
-            self._refuse(seen)
+            self._refuse(seen, before_hello=not self.process)
 
     def lost(self, cause: str) -> None:
-        """The caller is gone: its calls stop, unanswered. An idempotent one goes on: it may come again and ask for its answer."""
+        """The connection broke: its calls stop, unanswered. An idempotent one goes on for a while: it may come again."""
+        for call in self._given_up():
+            if call.key is None:
+                call.cancel()
+            else:
+                call.disconnected()
+
+    def _leave(self) -> None:
+        """The caller is gone for good: all its calls stop."""
+        for call in self._given_up():
+            call.cancel()
+
+    def _given_up(self) -> list[Invocation]:
+        """Ends the connection; the calls that are left are not answered over it."""
         calls = list(self._calls.values())
         self._calls.clear()
         self._end()
-        for call in calls:
-            if call.key is None:
-                call.cancel()
+        return calls
 
     def fence(self, reason: str) -> None:
         """The caller's life is over, a later one has its name: it is told so if it can still hear, and its calls stop."""
         self.send(Refused(reason[:1000]), ())
-        self.lost(reason)
+        self._leave()
 
     def close(self, cause: str) -> None:
         """This process leaves: every call that is left is answered."""

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from asyncrl.runtime.waits import WaitRegistry
 
 
+RETURN_SECONDS = 30.0
+"""How long the caller of an idempotent call without a deadline may take to come again after its connection broke."""
+
+
 class Invocation:
     """A call that was accepted. It is answered exactly once, unless its caller is gone."""
 
@@ -38,6 +42,7 @@ class Invocation:
         "_loop",
         "_method",
         "_more",
+        "_patience",
         "call",
         "caller",
         "caller_role",
@@ -68,6 +73,7 @@ class Invocation:
         self.key: OperationKey | None = None
         self._again: list[tuple[Incoming, int]] = []
         self._begun = self._cancelled = False
+        self._patience: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._method: Callable[..., Any] = mailbox.methods[plan.name]
         self._credit = call.credit
@@ -102,7 +108,7 @@ class Invocation:
         finally:
             # The task's context refers to this call: without a cycle both are gone at once, and with them what the call brought.
             self.task = None
-            self.mailbox.ended()
+            self.mailbox.ended(self)
 
     async def _on_thread(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # A thread cannot be stopped: a cancelled call keeps its place in the actor until the function has returned.
@@ -145,22 +151,43 @@ class Invocation:
 
     def cancel(self) -> None:
         """The caller has left."""
+        if self._cancelled:
+            # What it does to end is not cut off by a second word of the same.
+            return
+        self._cancelled = True
         if self.task is None:
             self.mailbox.withdraw(self)
             self._answer(describe(self.call.id, self._ended_error()), cancelled=True)
         elif self._begun:
+            # A task that is cancelled before its first step never runs, and could not answer: ``run`` sees to that one.
             self.task.cancel()
-        else:
-            # A task that is cancelled before its first step never runs, and could not answer.
-            self._cancelled = True
 
     def repeat(self, incoming: Incoming, number: int) -> None:
         """The same idempotent call came again, as ``number`` of another connection; it gets the same answer."""
         self._again.append((incoming, number))
+        self._disarm()
+
+    def disconnected(self) -> None:
+        """A connection of this idempotent call broke. Without another one it goes on only as long as its caller may come again."""
+        if self._patience is None and self.incoming.closed and all(incoming.closed for incoming, _ in self._again):
+            seconds = RETURN_SECONDS if self.expires is None else self.expires - self.host.clock()
+            self._patience = self._loop.call_later(max(0.0, seconds), self.cancel)
+
+    def _disarm(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     def refuse_closed(self, cause: str) -> None:
         """Answers a call that never started."""
         self._answer(describe(self.call.id, ActorDied(self.mailbox.name, cause)))
+
+    def abandon(self, cause: str) -> None:
+        """Answers a call that does not end although its actor stops; what it returns one day is dropped."""
+        self._disarm()
+        message = describe(self.call.id, ActorDied(self.mailbox.name, cause))
+        self.incoming.finished(self.call.id, message, ())
+        self._answer_again(message, ())
 
     def progress(self) -> None:
         """See ``ActorContext.progress``; any thread."""
@@ -188,9 +215,13 @@ class Invocation:
         self.incoming.finished(self.call.id, message, frames)
         self._measure(message.kind if isinstance(message, Failure) else "")
         if self.key is not None:
+            self._disarm()
             self.mailbox.effects.ended(self.key, None if cancelled else message, frames)
-            for incoming, number in self._again:
-                incoming.finished(number, msgspec.structs.replace(message, id=number), frames)
+            self._answer_again(message, frames)
+
+    def _answer_again(self, message: Message, frames: Sequence[Buffer]) -> None:
+        for incoming, number in self._again:
+            incoming.finished(number, msgspec.structs.replace(message, id=number), frames)
 
     def _measure(self, failure: str) -> None:
         now = self.host.clock()

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
+ANY = -1
+"""As the next sequence number: whatever comes first."""
 
 
 class Mailbox:
@@ -39,25 +41,30 @@ class Mailbox:
         self.closed = ""
         self._limit = type(instance).concurrency
         self._queue: deque[Invocation] = deque()
-        self._active = 0
+        self._running: dict[Invocation, None] = {}
         self._crew = Crew()
-        self._sequence = 0
+        self._sequence = ANY
 
     def check_sequence(self, plan: EndpointPlan, sequence: int) -> None:
-        """Collectives run in one order on all members. Raises WireError naming both numbers when this one is not next."""
+        """Collectives run in one order on all members. Raises WireError naming both numbers when this one is not next.
+
+        An actor that was started anew begins where its group is. One that missed a call would enter its all-reduce while others
+        are still in the one before, so it refuses.
+        """
         if not plan.collective:
             if sequence >= 0:
                 raise WireError(f"{plan.label} is not collective, yet it came with sequence number {sequence}")
             return
         if sequence < 0:
             raise WireError(f"{plan.label} is collective; call it through an ActorGroup")
-        if sequence != self._sequence:
-            raise WireError(f"{self.name}: collective {plan.label} has sequence number {sequence}, this member expects {self._sequence}")
-        self._sequence += 1
+        if self._sequence not in (sequence, ANY):
+            numbers = f"collective {plan.label} has sequence number {sequence}, this member expects {self._sequence}"
+            raise WireError(f"{self.name}: {numbers}: it missed a call, or served another group; start it anew")
+        self._sequence = sequence + 1
 
     def submit(self, invocation: Invocation) -> None:
         """Starts a call, or queues it behind the others."""
-        if self._limit and self._active >= self._limit:
+        if self._limit and len(self._running) >= self._limit:
             invocation.queued = True
             self._queue.append(invocation)
         else:
@@ -68,30 +75,36 @@ class Mailbox:
         self._queue.remove(invocation)
 
     def _start(self, invocation: Invocation) -> None:
-        self._active += 1
+        self._running[invocation] = None
         invocation.task = self._crew.start(invocation.run, name=invocation.label)
 
-    def ended(self) -> None:
+    def ended(self, invocation: Invocation) -> None:
         """A call that ran has ended; the next one may start."""
-        self._active -= 1
+        self._running.pop(invocation, None)
         if self._queue and not self.closed:
             self._start(self._queue.popleft())
 
     async def close(self, cause: str) -> None:
-        """Answers the queued calls, cancels the running ones, runs ``on_stop``; at most 5 s each."""
+        """Answers the queued calls, cancels the running ones and the background functions, runs ``on_stop``; at most 5 s each.
+
+        A call that does not end is answered all the same. A cancellation is raised when all that is done.
+        """
         self.closed = cause
         while self._queue:
             self._queue.popleft().refuse_closed(cause)
-        async with shielded(2 * STOP_SECONDS) as shield:
-            await shield.run(self._stop)
+        await to_its_end(lambda: self._stop(cause))
 
-    async def _stop(self) -> None:
-        left = await self._crew.close(STOP_SECONDS)
-        if left:
-            logger.warning("%s stops although %s would not end within %g s", self.name, ", ".join(left), STOP_SECONDS)
-        await self.instance.context.crew.close(STOP_SECONDS)
+    async def _stop(self, cause: str) -> None:
         try:
-            await self.instance.on_stop()
+            left = await self._crew.close(STOP_SECONDS)
+            for invocation in self._running:
+                invocation.abandon(cause)
+            left += await self.instance.context.crew.close(STOP_SECONDS)
+            if left:
+                logger.warning("%s stops although %s would not end within %g s", self.name, ", ".join(left), STOP_SECONDS)
+            async with shielded(STOP_SECONDS) as shield:
+                if not await shield.run(self.instance.on_stop):
+                    logger.warning("%s stops although its on_stop would not end within %g s", self.name, STOP_SECONDS)
         finally:
             if self.thread is not None:
                 self.thread.close()

@@ -12,6 +12,7 @@ class MemoryLink:
     """One end of a pair. Buffers are shared with the sender, read-only."""
 
     role = ""
+    tells = True
     state = "connected in memory, no answer to the hello"
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -100,6 +101,7 @@ class MemoryTransport:
         far.receiver = listener._accept(far)
         self._links = [link for link in self._links if not link.closed]
         self._links.append(near)
+        listener._links = [link for link in listener._links if not link.closed]
         listener._links.append(far)
         return near
 

@@ -9,11 +9,15 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
+from asyncrl.errors import WireError
 from asyncrl.runtime.sharing_messages import SHARING
 
 VERSION = "0.1.0"
 
-Name = Annotated[str, msgspec.Meta(max_length=256)]
+LONGEST_NAME = 256
+"""Characters of a name that travels."""
+
+Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
 Text = Annotated[str, msgspec.Meta(max_length=65536)]
 Identifier = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -100,9 +104,14 @@ class Welcome(Message, tag="welcome", frozen=True):
 
 
 class Refused(Message, tag="refused", frozen=True):
-    """The hello, or a message before it, was not accepted."""
+    """The hello, or what followed it, was not accepted.
+
+    ``before_hello``: the message came before any hello. A caller begins with one, so the connection on which it said hello is
+    lost, and its transport has made another.
+    """
 
     reason: Text
+    before_hello: bool = False
 
 
 class Reply(Message, tag="reply", frozen=True):
@@ -151,6 +160,17 @@ class StreamEnd(Message, tag="end", frozen=True):
 
 TO_CALLEE = Hello | Call | Cancel | Credit | Goodbye
 TO_CALLER = Welcome | Refused | Reply | Accepted | Failure | Progress | StreamItem | StreamEnd | Goodbye
+
+
+def check_name(what: str, name: str) -> None:
+    """Raises WireError for a name that no message can carry; whoever gets one ends the connection, and all calls on it."""
+    if len(name) > LONGEST_NAME:
+        raise WireError(f"{what} has {len(name)} characters, at most {LONGEST_NAME} travel: {name[:40]!r}...")
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise WireError(f"{what} is no text that can travel: {name!r}") from error
 
 
 def schema_hash() -> str:

@@ -9,6 +9,7 @@ from asyncrl.runtime.connections import Connections
 from asyncrl.runtime.directory import Directory
 from asyncrl.runtime.messages import ActorAddress
 from asyncrl.runtime.ref import ActorRef
+from asyncrl.runtime.retries import Retries
 from asyncrl.runtime.tasks import Crew
 from asyncrl.runtime.whereabouts import Whereabouts
 
@@ -17,12 +18,17 @@ logger = logging.getLogger(__name__)
 JOIN_SECONDS = 1.0
 """How long a process waits for the first word of its directory: one whose loop is busy must not keep it from starting."""
 FIND_SECONDS = 10.0
+GONE_SECONDS = 5.0
+"""How long a process waits for the word of a directory whose connection is lost."""
+LONGEST_PAUSE = 10.0
+"""Seconds between two tries to hear a directory again, at most."""
 
 
 class Follower:
-    """Keeps what a process knows in step with a directory, as long as that can be reached.
+    """Keeps what a process knows in step with a directory, as long as that can be reached, and whenever it can be again.
 
-    ``active`` says whether it can; ``ready`` is set when the first word has come, or none will.
+    ``active`` says whether it can; ``ready`` is set when the first word has come, or none will soon; ``over`` when the directory
+    has left for good.
     """
 
     def __init__(self, directory: ActorRef[Directory], connections: Connections) -> None:
@@ -30,38 +36,67 @@ class Follower:
         self.directory = directory.with_deadline(0.0)
         self._connections = connections
         self._told: dict[str, None] = {}
+        self._retries = Retries(LONGEST_PAUSE)
+        self._missing: asyncio.TimerHandle | None = None
         self.active = True
+        self.over = False
         self.ready = asyncio.Event()
 
     async def run(self) -> None:
-        """Follows until the directory has left. One whose connection breaks is tried again."""
+        """Follows until the directory has left, is known to be dead, or this system is closed."""
         try:
             while await self._follow():
-                pass
+                await self._retries.pause()
         finally:
-            self.active = False
-            self.ready.set()
-            cause = f"{self.directory.address.process}, which could tell of its restart, is gone"
-            for known in [self._connections.known.get(process) for process in self._told]:
-                if known is not None and known.state == "restarting":
-                    self._connections.learn(Whereabouts(known.process, known.generation, "dead", None, f"{known.cause}; {cause}"))
+            self.over = True
+            self._calm()
+            self._gone()
 
     async def _follow(self) -> bool:
-        """Returns whether it is worth another try: something was told before the end."""
-        told = False
+        """Returns whether it is worth another try: nobody has said that there will be nothing to hear."""
         try:
             async for news in self.directory.stream(Directory.watch):
-                told = True
+                self._found()
                 for each in news:
                     self._told[each.process] = None
                     self._connections.learn(each)
                 self.ready.set()
         except ActorDied as error:
-            logger.info("the directory in %s cannot be heard: %s", self.directory.address.process, error.cause)
-            return told
+            self._miss(logging.INFO, error.cause)
+            return error.lost
         except ActorError as error:
-            logger.warning("the directory in %s does not answer: %s", self.directory.address.process, error)
+            # What stands in the way may go, as a network that breaks off handshakes does.
+            self._miss(logging.WARNING, str(error))
+            return True
         return False
+
+    def _miss(self, level: int, cause: str) -> None:
+        """A try ended. A directory that can be heard again soon was never gone."""
+        if self.active and self._missing is None:
+            logger.log(level, "the directory in %s cannot be heard: %s", self.directory.address.process, cause)
+            self._missing = asyncio.get_running_loop().call_later(GONE_SECONDS, self._gone)
+
+    def _found(self) -> None:
+        if not self.active:
+            logger.info("the directory in %s is heard again", self.directory.address.process)
+        self.active = True
+        self._retries.succeeded()
+        self._calm()
+
+    def _calm(self) -> None:
+        if self._missing is not None:
+            self._missing.cancel()
+            self._missing = None
+
+    def _gone(self) -> None:
+        """Nobody waits any more for what the directory would say. What it says later is heard all the same."""
+        self._missing = None
+        self.active = False
+        self.ready.set()
+        cause = f"{self.directory.address.process}, which could tell of its restart, is gone"
+        for known in [self._connections.known.get(process) for process in self._told]:
+            if known is not None and known.state == "restarting":
+                self._connections.learn(Whereabouts(known.process, known.generation, "dead", None, f"{known.cause}; {cause}"))
 
 
 class Neighbours:
@@ -79,7 +114,8 @@ class Neighbours:
 
     async def join(self, directory: ActorRef[Directory]) -> None:
         """Follows a directory. Returns when it has told what it knows, or after 1 s. Harmless when it is followed already."""
-        if any(each.active and each.directory.address == directory.address for each in self._followers):
+        self._followers = [each for each in self._followers if not each.over]
+        if any(each.directory.address == directory.address for each in self._followers):
             return
         follower = Follower(directory, self._connections)
         self._followers.append(follower)

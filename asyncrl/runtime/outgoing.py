@@ -11,6 +11,7 @@ import msgspec
 
 from asyncrl.errors import ActorDied, AsyncRLError, Undeliverable, WireError
 from asyncrl.runtime.codec import ENCODER
+from asyncrl.runtime.deadlines import LATE, SECOND_LOOK
 from asyncrl.runtime.failures import rebuild
 from asyncrl.runtime.messages import (
     TO_CALLER,
@@ -47,42 +48,48 @@ class Window:
     """Credit towards one actor; waiters get it in their order.
 
     One that was given a credit stays in ``waiters`` until it runs, so that nobody who comes meanwhile overtakes it.
+    ``touched`` is when a call last got further, or gave its credit to a waiter: the actor lives.
     """
 
-    __slots__ = ("free", "waiters")
+    __slots__ = ("free", "touched", "waiters")
 
     def __init__(self, size: int) -> None:
         self.free = size
-        self.waiters: deque[asyncio.Future[None]] = deque()
+        self.touched = 0.0
+        self.waiters: deque[asyncio.Future[bool]] = deque()
 
     def release(self) -> None:
         """Returns one credit, to the first waiter that has none."""
         for waiter in self.waiters:
             if not waiter.done():
-                waiter.set_result(None)
+                self.touched = waiter.get_loop().time()
+                waiter.set_result(True)
                 return
         self.free += 1
 
-    async def acquire(self) -> None:
-        """Takes one credit. Waits behind the others."""
+    async def acquire(self, silence: float = 0.0) -> bool:
+        """Takes one credit. Waits behind the others; returns False after ``silence`` seconds, unless 0, without a sign of the actor."""
         if self.free and not self.waiters:
             self.free -= 1
-            return
+            return True
         loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
+        waiter: asyncio.Future[bool] = loop.create_future()
         self.waiters.append(waiter)
         if self.free:
             # Those before it have their credit, and their turn comes before this.
             self.free -= 1
             loop.call_soon(self.release)
+        patience = Patience(self, waiter, silence) if silence else None
         try:
-            await waiter
+            return await waiter
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None and waiter.result():
                 self.release()
             raise
         finally:
             self.waiters.remove(waiter)
+            if patience is not None:
+                patience.stop()
 
     def fail(self, error: Callable[[], AsyncRLError]) -> None:
         """Wakes all waiters with an error."""
@@ -91,16 +98,47 @@ class Window:
                 waiter.set_exception(error())
 
 
-class Outgoing:
-    """Receiver of one peer's answers."""
+class Patience:
+    """Lets one waiter of a window go when that has been silent for ``silence`` seconds, all of them during the wait."""
 
-    def __init__(self, site: Site, address: ActorAddress, transport: Transport, lost: "Callable[[Outgoing, str], None]") -> None:
+    def __init__(self, window: Window, waiter: asyncio.Future[bool], silence: float) -> None:
+        self._window, self._waiter, self._silence = window, waiter, silence
+        self._loop = waiter.get_loop()
+        self._since = self._loop.time()
+        self._timer = self._loop.call_later(silence, self._look)
+
+    def _look(self, again: bool = False) -> None:
+        left = max(self._since, self._window.touched) + self._silence - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        elif left < -LATE and not again:
+            # This loop stood still; signs may be waiting to be read.
+            self._timer = self._loop.call_later(SECOND_LOOK, self._look, True)
+        elif not self._waiter.done():
+            self._waiter.set_result(False)
+
+    def stop(self) -> None:
+        """The wait is over."""
+        self._timer.cancel()
+
+
+class Outgoing:
+    """Receiver of one peer's answers. ``lost`` hears that the connection broke, ``gone`` that it is over, for whatever reason."""
+
+    def __init__(
+        self,
+        site: Site,
+        address: ActorAddress,
+        transport: Transport,
+        lost: "Callable[[Outgoing, str], None]",
+        gone: "Callable[[Outgoing], None]",
+    ) -> None:
         self.process, self.generation, self.role = address.process, address.generation, address.role
         self.welcome = False
         self.closed = False
         self.waits = site.waits
         self._credit = site.credit
-        self._lost = lost
+        self._lost, self._gone = lost, gone
         self._pending: dict[int, Pending] = {}
         self._windows: dict[str, Window] = {}
         self._numbers = itertools.count(1)
@@ -186,6 +224,9 @@ class Outgoing:
             # The directory may tell of a new life later than that life does.
             self.generation = message.generation
             self._registration.cancel()
+        elif isinstance(message, Refused) and message.before_hello:
+            # The connection broke, and calls may have run on it. What was sent since, on another one, has reached nobody.
+            self.lost("connection lost")
         elif isinstance(message, Refused):
             reason = message.reason
             self.break_off(lambda: Undeliverable(self.process, f"the connection was refused: {reason}"))
@@ -222,6 +263,7 @@ class Outgoing:
         if self.closed:
             return
         self.closed = True
+        self._gone(self)
         self._registration.cancel()
         self._broken = error
         pending = list(self._pending.values())

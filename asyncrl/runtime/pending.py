@@ -77,7 +77,7 @@ class Pending:
 
     def touch(self) -> None:
         """The callee got further."""
-        self._touched = self._loop.time()
+        self._touched = self.window.touched = self._loop.time()
         if self.wait is not None:
             self.wait.touched = self._touched
 

@@ -10,6 +10,7 @@ import msgspec
 from asyncrl.errors import WireError
 from asyncrl.runtime.actor import MARK, Actor, EndpointMark
 from asyncrl.runtime.codec import ENCODER, Codec, check_frames
+from asyncrl.runtime.messages import check_name
 from asyncrl.runtime.shapes import Buffer, Shape, shape_of
 
 Kind = Literal["async", "sync", "stream"]
@@ -99,6 +100,7 @@ class EndpointPlan:
         if not isinstance(mark, EndpointMark):
             raise TypeError(f"{function.__qualname__} is not marked with @endpoint")
         self.name, self.label = function.__name__, function.__qualname__
+        check_name("the name of an endpoint", self.name)
         self.collective, self.idempotent, self.roles = mark.collective, mark.idempotent, mark.roles
         hints = hints_of(function)
         if "return" not in hints:

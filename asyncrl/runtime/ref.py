@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
@@ -10,7 +11,7 @@ import msgspec
 
 from asyncrl.errors import ActorDied, CallTimedOut
 from asyncrl.runtime.deadlines import Deadlines
-from asyncrl.runtime.messages import ActorAddress, Call
+from asyncrl.runtime.messages import ActorAddress, Call, check_name
 from asyncrl.runtime.meters import Meters
 from asyncrl.runtime.outgoing import Outgoing
 from asyncrl.runtime.pending import Limit, Pending, StreamPending, TellPending
@@ -65,6 +66,8 @@ class ActorRef(Generic[A]):
     __slots__ = ("_budget", "_caller", "_limit", "_who", "address")
 
     def __init__(self, caller: Caller, address: ActorAddress, limit: Limit | None = None) -> None:
+        check_name("the name of an actor", address.actor)
+        check_name("the name of a process", address.process)
         self._caller, self.address, self._limit = caller, address, limit or Limit()
         self._who = f"{address.actor}@{address.process}"
         self._budget = self._limit.deadline or self._limit.silence or FOREVER
@@ -77,6 +80,11 @@ class ActorRef(Generic[A]):
         """The system that this reference calls from."""
         return self._caller
 
+    @property
+    def deadline(self) -> float:
+        """Seconds after which a call fails with CallTimedOut, 0.0 without such a limit."""
+        return self._limit.deadline
+
     @overload
     async def call(self, method: Callable[Concatenate[A, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
@@ -85,7 +93,7 @@ class ActorRef(Generic[A]):
         """Calls an endpoint and waits for its result. Leaving early cancels the callee.
 
         A call runs at most once. One whose endpoint is ``idempotent`` is sent again when its connection breaks, at most
-        three times within its deadline; the callee answers the same call from its records, without a second effect.
+        three times within its deadline; the callee answers the same call from its records, where it has kept the answer.
         """
         return self.numbered_call(-1, method, *args, **kwargs)
 
@@ -203,7 +211,12 @@ class ActorRef(Generic[A]):
                 outgoing.cancel(number)
 
     def _credit(self, plan: EndpointPlan) -> tuple[Outgoing, Limit] | None:
-        """The connection, with one credit taken, and the call's limit; None when there is none to take at once."""
+        """The connection, with one credit taken, and the call's limit; None when there is none to take at once.
+
+        Raises CallTimedOut for a deadline that has passed.
+        """
+        if self._limit.deadline < 0:
+            raise CallTimedOut(self._who, f"{plan.label} (its deadline had passed, it was not sent)", self._limit.deadline)
         outgoing = self._caller.outgoing(self.address)
         if outgoing is None:
             return None
@@ -224,8 +237,11 @@ class ActorRef(Generic[A]):
                 what = f"credit for {plan.label}"
                 if not limit.deadline:
                     scope.reschedule(None)
-                with self._caller.waits.waiting(self._who, what, limit.deadline):
-                    await outgoing.window(self.address.actor).acquire()
+                # A watched one may wait as long as the actor gives signs of life.
+                silence = 0.0 if limit.deadline else limit.silence
+                with self._caller.waits.waiting(self._who, what, FOREVER if silence else limit.deadline):
+                    if not await outgoing.window(self.address.actor).acquire(silence):
+                        raise CallTimedOut(self._who, f"{what} (no sign of progress)", silence)
         except TimeoutError:
             if not scope.expired():
                 raise
@@ -245,9 +261,19 @@ class ActorRef(Generic[A]):
         return Call(number, self.address.actor, plan.name, mode, deadline, limit.silence, credit, sequence, operation, trace, raw)
 
     def with_deadline(self, seconds: float) -> ActorRef[A]:
-        """The same actor; calls fail with CallTimedOut after ``seconds``."""
+        """The same actor; calls fail with CallTimedOut after ``seconds``, 0.0 for never.
+
+        Less than 0 is what is left of a time that is over: calls fail at once, and are not sent. Raises ValueError for nan.
+        """
+        if math.isnan(seconds):
+            raise ValueError(f"a deadline is a number of seconds, got {seconds}")
         return ActorRef(self._caller, self.address, Limit(deadline=seconds))
 
     def watched(self, silence: float) -> ActorRef[A]:
-        """The same actor without a clock deadline: calls fail after ``silence`` seconds without progress or item."""
+        """The same actor without a clock deadline: calls fail after ``silence`` seconds without progress or item.
+
+        Raises ValueError for a silence that is not above 0.
+        """
+        if not silence > 0:
+            raise ValueError(f"a silence is a number of seconds above 0, got {silence}")
         return ActorRef(self._caller, self.address, Limit(deadline=0.0, silence=silence))

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from asyncrl.errors import ActorDied
 from asyncrl.runtime.actor import Actor, endpoint
 from asyncrl.runtime.messages import ActorAddress
+from asyncrl.runtime.retries import Retries
 
 if TYPE_CHECKING:
     from asyncrl.runtime.system import ActorSystem
+
+R = TypeVar("R")
+
+LONGEST_PAUSE = 1.0
+"""Seconds between two tries to reach a board; an attempt to connect where nobody listens takes two by itself."""
 
 
 class Rendezvous(Protocol):
@@ -65,7 +72,7 @@ class Board(Actor):
     def __init__(self) -> None:
         self._values = MemoryRendezvous()
 
-    @endpoint
+    @endpoint(idempotent=True)
     async def set(self, key: str, value: bytes) -> None:
         """See ``Rendezvous.set``."""
         await self._values.set(key, value)
@@ -84,7 +91,8 @@ class Board(Actor):
 class AddressRendezvous:
     """A rendezvous at a plain address: the ``Board`` of a process that was started at ``endpoint``, as "tcp://10.0.0.1:29600".
 
-    The board may start later than those who look for it: a call waits for it until the ``asyncio.timeout`` around it.
+    The board may start later than those who look for it: a call waits for it until the ``asyncio.timeout`` around it. It raises
+    ActorDied when the board has said goodbye or is known to be dead, and when its own system is closed.
     """
 
     def __init__(self, system: ActorSystem, endpoint: str, process: str, role: str = "") -> None:
@@ -92,23 +100,21 @@ class AddressRendezvous:
         self._board = system.ref(address, Board).with_deadline(0.0)
 
     async def set(self, key: str, value: bytes) -> None:
-        while True:
-            try:
-                return await self._board.call(Board.set, key, value)
-            except ActorDied:
-                # Nobody listens yet; the attempt to connect has taken two seconds.
-                continue
+        await self._once_there(lambda: self._board.call(Board.set, key, value))
 
     async def get(self, key: str) -> bytes | None:
-        while True:
-            try:
-                return await self._board.call(Board.get, key)
-            except ActorDied:
-                continue
+        return await self._once_there(lambda: self._board.call(Board.get, key))
 
     async def wait(self, key: str) -> bytes:
+        return await self._once_there(lambda: self._board.call(Board.wait, key))
+
+    async def _once_there(self, call: Callable[[], Awaitable[R]]) -> R:
+        retries = Retries(LONGEST_PAUSE)
         while True:
             try:
-                return await self._board.call(Board.wait, key)
-            except ActorDied:
-                continue
+                return await call()
+            except ActorDied as error:
+                # Where a connection broke, or nobody listens yet, another try may reach the board; no other end is news to come.
+                if not error.lost:
+                    raise
+            await retries.pause()

@@ -8,7 +8,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.runtime.curve import Keyring
 from asyncrl.runtime.endpoints import ANY
 from asyncrl.runtime.host import Host, make_private_folder
-from asyncrl.runtime.messages import SCHEMA, VERSION, ActorAddress, Hello
+from asyncrl.runtime.messages import SCHEMA, VERSION, ActorAddress, Hello, check_name
 
 TOKEN_BYTES = 32
 TOKEN_DIFFERS = "the job token differs"
@@ -30,6 +30,10 @@ class Identity(msgspec.Struct):
     role: str = ""
     keys: Keyring | None = None
     followed: bool = False
+
+    def __post_init__(self) -> None:
+        for what, name in (("name", self.process), ("attempt", self.attempt), ("role", self.role)):
+            check_name(f"the {what} of a process", name)
 
     def __repr__(self) -> str:
         return f"Identity({self.process!r}, attempt={self.attempt!r}, generation={self.generation}, role={self.role!r})"

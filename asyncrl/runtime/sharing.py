@@ -89,6 +89,11 @@ class SharedLink:
         return self._link.state
 
     @property
+    def tells(self) -> bool:
+        """See ``Link``."""
+        return self._link.tells
+
+    @property
     def admitted(self) -> bool:
         return self._receiver.admitted
 

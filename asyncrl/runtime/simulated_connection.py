@@ -100,6 +100,11 @@ class SimulatedLink:
         """How far the connection has come, in words."""
         return self.connection.state
 
+    @property
+    def tells(self) -> bool:
+        """Whether the receiver is told when the other end is gone."""
+        return self is self.connection.near or not self.connection.router
+
     def send(self, frames: Frames) -> None:
         # A copy, as the kernel would make one: what the sender does to its buffers later must not be seen here.
         self.connection.send(self, tuple(memoryview(bytes(frame)) for frame in frames))

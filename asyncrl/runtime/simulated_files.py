@@ -27,7 +27,7 @@ class MemoryFolder:
         if self._at(name) in self._files:
             raise FileExistsError(17, "File exists")
         descriptor = len(self._open) + 3
-        self._open[descriptor] = self._files.setdefault(self._at(name), bytearray())
+        self._open[descriptor] = bytearray() if self._dead() else self._files.setdefault(self._at(name), bytearray())
         return descriptor
 
     def write(self, descriptor: int, buffers: Sequence[Any]) -> int:
@@ -46,6 +46,12 @@ class MemoryFolder:
 
     def sync(self, descriptor: int) -> None:
         """All that was written is there."""
+
+    def sync_file(self, name: str) -> None:
+        """All that was written is there."""
+
+    def sync_folder(self) -> None:
+        """All names are there."""
 
     def close(self, descriptor: int) -> None:
         """Descriptors are never used again."""

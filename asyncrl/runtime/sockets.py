@@ -9,6 +9,7 @@ from asyncrl.errors import ConfigError, Undeliverable
 from asyncrl.runtime.codec import MAX_FRAME_BYTES
 from asyncrl.runtime.curve import Keyring
 from asyncrl.runtime.endpoints import check_endpoint, ports_of
+from asyncrl.runtime.handshake import OpenDoors
 from asyncrl.runtime.liveness import Liveness
 from asyncrl.runtime.port_holder import holder_of
 from asyncrl.runtime.zap import ZAP_DOMAIN, ZAP_ENDPOINT
@@ -34,6 +35,7 @@ class Sockets:
         self._handshake_seconds, self._liveness = handshake_seconds, liveness
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._monitors = itertools.count()
+        self.open_doors = OpenDoors()
 
     def role_at(self, endpoint: str) -> str:
         """The role that this process's key proves to who meets it at ``endpoint``, "" where connections are not sealed."""

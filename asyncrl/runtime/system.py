@@ -24,7 +24,7 @@ from asyncrl.runtime.inspector import INSPECTOR, Inspector
 from asyncrl.runtime.liveness import Liveness
 from asyncrl.runtime.mailbox import Mailbox, started
 from asyncrl.runtime.memory import MemoryNetwork, MemoryTransport
-from asyncrl.runtime.messages import ActorAddress
+from asyncrl.runtime.messages import ActorAddress, check_name
 from asyncrl.runtime.neighbours import Neighbours
 from asyncrl.runtime.observation import Observation
 from asyncrl.runtime.outgoing import Outgoing
@@ -167,11 +167,12 @@ class ActorSystem:
         What happens in it goes into ``events``, which is closed with it. A thread watches its event loop as ``watching`` says,
         None for no such thread. Large buffers travel on this host in up to ``shared_memory`` bytes of recycled memory, 0 for none.
 
-        Raises ConfigError for an endpoint that is not allowed and for a range without a free port, zmq.ZMQError when it cannot bind.
+        Raises ConfigError for an endpoint that is not allowed and for a range without a free port, WireError for a name that is
+        too long, zmq.ZMQError when it cannot bind.
         """
-        transport = ZeroMQTransport(endpoint, keys, liveness, handshake_seconds)
         role, token = (keys.role, token or keys.token) if keys is not None else (role or CONTROLLER, token)
         identity = Identity(process, attempt, generation, token, role, keys)
+        transport = ZeroMQTransport(endpoint, keys, liveness, handshake_seconds)
         system = cls(identity, host or RealHost(), transport, liveness, events=events, shared_memory=shared_memory)
         if watching is not None:
             system.observation.watch(watching, system.liveness.stalled_after)
@@ -205,10 +206,11 @@ class ActorSystem:
         "new" is a process named after the actor. One that ends unasked is started again, with the same arguments, at most
         ``restarts`` times within 60 s; references stay valid, calls in flight fail with ActorDied, later ones wait.
 
-        Raises ValueError for a name that is taken, WireError for arguments that cannot travel to a child, ActorDied for a
-        child that did not become ready (with its last output lines), and whatever the constructor or ``on_start`` of a
-        local actor raises.
+        Raises ValueError for a name that is taken, WireError for one that is too long and for arguments that cannot travel to
+        a child, ActorDied for a child that did not become ready (with its last output lines), and whatever the constructor or
+        ``on_start`` of a local actor raises.
         """
+        check_name("the name of an actor", name)
         if process is not None:
             spec = child_spec(cls, args, kwargs, name, name if process == NEW else process, restarts)
             if not self.children.possible:

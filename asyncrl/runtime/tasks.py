@@ -10,6 +10,10 @@ Ts = TypeVarTuple("Ts")
 Function = Callable[[], Coroutine[Any, Any, Any]]
 
 
+LAST_SECONDS = 1.0
+"""How long a shielded function may still take after it was cancelled because its time was up."""
+
+
 class EndedEarly(RuntimeError):
     """A background function of ``running`` returned before its block ended."""
 
@@ -98,15 +102,21 @@ class Shield:
         self.cancelled = False
 
     async def run(self, function: Function) -> bool:
-        """Runs ``function`` to its end or to the deadline; its errors are raised. Returns False when the time was up."""
+        """Runs ``function`` to its end or to the deadline; its errors are raised. Returns False when the time was up.
+
+        Then it is cancelled. One that goes on all the same is left to itself after another second.
+        """
         task: asyncio.Task[Any] = self._loop.create_task(function(), name=f"shielded {function.__qualname__}")
-        expired = False
+        end, expired = self._end, False
         while not task.done():
-            left = self._end - self._loop.time()
-            if left <= 0 and not expired:
-                expired = task.cancel()
+            left = end - self._loop.time()
+            if left <= 0:
+                if expired:
+                    return False
+                expired, left = task.cancel(), LAST_SECONDS
+                end = self._loop.time() + left
             try:
-                await asyncio.wait([task], timeout=None if expired else left)
+                await asyncio.wait([task], timeout=left)
             except asyncio.CancelledError:
                 self.cancelled = True
         if task.cancelled():

@@ -3,13 +3,15 @@
 import itertools
 
 from asyncrl.runtime.actor import CURRENT_CALL
+from asyncrl.runtime.messages import LONGEST_NAME
 
 
 class Traces:
     """Makes the ids of one life of a process: its name, its generation and a number ("rank0.0-17")."""
 
     def __init__(self, process: str, generation: int) -> None:
-        self._prefix = f"{process}.{generation}-"
+        # Room for the numbers: a trace id travels as a name.
+        self._prefix = f"{process[: LONGEST_NAME - 48]}.{generation}-"
         self._numbers = itertools.count(1)
 
     def current(self) -> str:

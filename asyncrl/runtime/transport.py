@@ -49,6 +49,11 @@ class Link(Protocol):
         """How far the connection has come, in words."""
         ...
 
+    @property
+    def tells(self) -> bool:
+        """Whether the receiver is told when the other end is gone, also while nothing is sent."""
+        ...
+
     def send(self, frames: Frames) -> None:
         """Sends or queues one message; never blocks, never drops while the other end lives."""
         ...

@@ -192,13 +192,14 @@ class DealerLink:
     """A caller's connection to one peer, with a monitor that sees it break."""
 
     role = ""
+    tells = True
 
     def __init__(self, sockets: Sockets, endpoint: str, receiver: CallingReceiver, role: str) -> None:
         loop = asyncio.get_running_loop()
         socket = sockets.dealer(endpoint, role)
         monitor = sockets.monitor(socket, CALLER_EVENTS)
         socket.connect(endpoint)
-        self._handshake = CallerHandshake(endpoint, sockets.role_at(endpoint))
+        self._handshake = CallerHandshake(endpoint, sockets.role_at(endpoint), sockets.open_doors)
         self._sockets, self._endpoint = sockets, endpoint
         self._receiver = receiver
         self._socket = socket
@@ -222,8 +223,8 @@ class DealerLink:
         elif event == RETRIED:
             if self._patience is None:
                 self._be_patient(self._loop.call_later(CONNECT_SECONDS, self._give_up))
-        elif event == DISCONNECTED and self._handshake.stands:
-            self._lose("connection lost")
+        elif cause := self._handshake.lost_by(event):
+            self._lose(cause)
         elif event == SUCCEEDED and self._sockets.role_at(self._endpoint):
             self._settle()
 
@@ -258,6 +259,8 @@ class DealerLink:
     def _lose(self, cause: str) -> None:
         if not self._watched.closed:
             self._watched.drain_all()
+        # What was read may have ended it.
+        if not self._watched.closed:
             self.close()
             self._receiver.lost(cause)
 
@@ -278,6 +281,7 @@ class RouterLink:
     """A callee's way back to one caller."""
 
     state = "accepted"
+    tells = False
 
     def __init__(self, transport: "ZeroMQTransport", identity: bytes, role: str) -> None:
         self._transport, self._identity, self.role = transport, identity, role

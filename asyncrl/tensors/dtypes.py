@@ -50,6 +50,25 @@ def numeric(dtype: str) -> np.dtype[Any]:
     return STORAGE[dtype]
 
 
+def array_of(values: Any, dtype: str | None) -> NDArray[Any]:
+    """``values`` as an array, as numpy reads them, but for integers of 64 bits without a sign beside smaller ones: they stay exact.
+
+    numpy makes floats of such a mixture. Raises ValueError when one of them is below 0 or above 64 bits.
+    """
+    array = np.asarray(values)
+    if isinstance(values, np.ndarray) or array.dtype.kind != "f" or dtype not in (None, "uint64") or not array.size:
+        return array
+    if not array.max() >= 2**63:
+        return array
+    exact = np.asarray(values, object)
+    if not all(isinstance(value, int | np.integer) for value in exact.flat):
+        return array
+    try:
+        return exact.astype(np.uint64)
+    except OverflowError:
+        raise ValueError(f"values from {min(exact.flat)} to {max(exact.flat)} do not fit a column of uint64") from None
+
+
 def coerce(values: NDArray[Any], dtype: str) -> NDArray[Any]:
     """``values`` as elements of ``dtype``, without a copy where they already are. Shape unchanged.
 

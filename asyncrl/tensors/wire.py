@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncrl.errors import WireError
-from asyncrl.tensors.dtypes import STORAGE, TEXT, coerce, name_of, numeric, offsets_of
+from asyncrl.tensors.dtypes import STORAGE, TEXT, array_of, coerce, name_of, numeric, offsets_of
 
 Buffer = bytes | bytearray | memoryview | NDArray[Any]
 Allocate = Callable[[int], memoryview]
@@ -62,10 +62,10 @@ class Column(msgspec.Struct, frozen=True, eq=False, gc=False):
         ``trailing`` is needed only where no row shows it. Raises ValueError for values or shapes that do not fit.
         """
         if trailing in (None, ()) and all(isinstance(row, list) for row in rows):
-            flat = np.asarray(list(chain.from_iterable(rows)))
+            flat = array_of(list(chain.from_iterable(rows)), dtype)
             if flat.ndim == 1:
                 return cls(dtype, (), coerce(flat, dtype), offsets_of([len(row) for row in rows]), len(rows))
-        arrays = [np.asarray(row) for row in rows]
+        arrays = [array_of(row, dtype) for row in rows]
         if trailing is None:
             trailing = next((array.shape[1:] for array in arrays if array.size or array.ndim > 1), ())
         for index, array in enumerate(arrays):
@@ -80,7 +80,7 @@ class Column(msgspec.Struct, frozen=True, eq=False, gc=False):
     @classmethod
     def dense(cls, array: NDArray[Any] | Sequence[Any], dtype: str | None = None) -> Self:
         """Rows of one shape: array [N, *trailing]. The dtype is the array's own unless given (bfloat16 must be)."""
-        values = np.asarray(array)
+        values = array_of(array, dtype)
         if values.ndim == 0:
             raise ValueError("a dense column needs a dimension of rows, got a scalar")
         dtype = dtype or name_of(values.dtype)

@@ -9,12 +9,13 @@ import msgspec
 from asyncrl.data.dataset import PromptStream, StreamState
 from asyncrl.errors import CheckpointError
 from asyncrl.runtime.host import Host
-from asyncrl.runtime.tasks import Crew
+from asyncrl.runtime.tasks import Crew, to_its_end
 from asyncrl.trainer.ledger import Ledger, LedgerState
 from asyncrl.trainer.stages import ScheduleMoves, Stages
 from asyncrl.training.checkpoint import Checkpoint, CheckpointFolder, queue_folder
 from asyncrl.trajectory import Kept, PartialGroup
 from asyncrl.transfer_queue.client import TransferQueue
+from asyncrl.transfer_queue.rows import Cut
 
 CLOSE_SECONDS = 2.0
 """How long the end of a run waits for the writing of a checkpoint to notice it."""
@@ -83,19 +84,22 @@ class Checkpoints:
 
         ``begun`` are the answers in generation, as far as there are any; ``trained`` the rows of ``partition`` that are
         trained already and only not cleared yet. Raises CheckpointError when the one before could not be written.
+
+        Once it has begun it is taken, whoever leaves: the ranks would write into the folder of a second one of the same step.
         """
         await self.settled()
+        await to_its_end(lambda: self._take(begun, trained, partition))
+
+    async def _take(self, begun: Sequence[PartialGroup], trained: Sequence[str], partition: str) -> None:
         assert self._whole is not None
         step, kl = self._whole.step, self._whole.kl_coefficient
         folder = await self._host.run_blocking(self.folder.begin, step)
         moves = await self._stages.save(folder)
         state = TrainerState(step, self._prompts.state(), self._ledger.state(), moves.policy, kl, moves.critic)
-        rows = bool(state.ledger.in_flight)
-        if rows:
-            await self._queue.cut(trained, partition)
+        cuts = await self._queue.cut(trained, partition) if state.ledger.in_flight else None
         self._newest = step
         partial = msgspec.msgpack.encode(begun) if begun else b""
-        self._writing = self._crew.start(self._write, state, folder, partial, rows, name=f"checkpoint of step {step}")
+        self._writing = self._crew.start(self._write, state, folder, partial, cuts, name=f"checkpoint of step {step}")
 
     async def settled(self) -> None:
         """Return when nothing is being written. Raises CheckpointError, which names the step, for one that could not be.
@@ -115,11 +119,11 @@ class Checkpoints:
         """Leave nothing that still writes: what is not written by now is torn, and the run goes on from the one before."""
         await self._crew.close(CLOSE_SECONDS)
 
-    async def _write(self, state: TrainerState, folder: str, partial: bytes, rows: bool) -> None:
+    async def _write(self, state: TrainerState, folder: str, partial: bytes, cuts: list[Cut] | None) -> None:
         try:
             await self._stages.saved()
-            if rows:
-                await self._queue.snapshot(queue_folder(folder, self._queue.shards))
+            if cuts is not None:
+                await self._queue.snapshot(queue_folder(folder, self._queue.shards), cuts)
             await self._host.run_blocking(self.folder.commit, state.step, msgspec.json.encode(state), partial)
             await self._queue.committed(state.step)
         except Exception as error:

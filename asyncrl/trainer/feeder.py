@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from asyncrl.data.prompts import PromptRow
-from asyncrl.errors import ActorDied
+from asyncrl.errors import ActorDied, Undeliverable
 from asyncrl.runtime.ref import ActorRef
 from asyncrl.trajectory import GREEDY_SESSION, Kept, PartialGroup, PromptGroup, SamplingParams, Status, TrajectoryKey
 from asyncrl.transfer_queue.client import TransferQueue
@@ -106,7 +106,8 @@ class Feeder:
         """The answers in generation, as far as engines have given them back."""
         found: list[PartialGroup] = []
         for agent in self.agents:
-            with contextlib.suppress(ActorDied):
+            # A worker that dies has nothing any more: its groups are issued again from their beginnings.
+            with contextlib.suppress(ActorDied, Undeliverable):
                 found += [group for group in await agent.call(AgentWorker.partials) if group.partition_id == self.settings.partition_id]
         return found
 

@@ -11,17 +11,17 @@ from asyncrl.metrics import spread
 from asyncrl.runtime.host import Host
 from asyncrl.trainer.adoption import adoption
 from asyncrl.trainer.feeder import Feeder, Issue
+from asyncrl.trainer.leases import ISSUES, Leases
 from asyncrl.trainer.ledger import Ledger
+from asyncrl.trainer.progress import Progress
 from asyncrl.trainer.replay_buffer import ReplayBuffer
 from asyncrl.trainer.sampler import ENDED, FAILED, SET_ASIDE, STALE, SURPLUS, ZERO_SPREAD, Ask, Choice, Sampler
 from asyncrl.trainer.schedule import Schedule
 from asyncrl.trajectory import Kept
 from asyncrl.transfer_queue.client import Change, TransferQueue
 
-ISSUES = 3
-"""Issues of a prompt after which it is set aside."""
 FRUITLESS = 8
-"""Batches of prompts that may be dropped one after the other without a group that can be trained."""
+"""Times what may be in flight: so many issues in a row may bring no group that can be trained."""
 EVICTED = {
     STALE: "training/off_policy/evicted_samples",
     ZERO_SPREAD: "training/filter_groups/evicted_samples",
@@ -86,8 +86,8 @@ class FlowCounts:
 class PromptFlow:
     """Issues, leases, drops and samples the prompts of the ``train`` partition.
 
-    A lease lasts ``lease_seconds``; one that runs out, whose agent worker died or whose marker is lost ends, and the prompt is
-    issued again under the next one. After three issues it is set aside, by name.
+    A prompt whose lease ends, as the ``Leases`` say, is issued again under the next one. After three issues it is set aside, by
+    name. A lease lasts ``lease_seconds``.
     """
 
     def __init__(
@@ -106,15 +106,16 @@ class PromptFlow:
         total_steps: int,
         lease_seconds: float,
         saves: bool = False,
+        most_batches: int = 0,
     ) -> None:
-        """``saves``: checkpoints are written, so that a journal keeps what is dropped until one knows of it."""
+        """``saves``: checkpoints are written, so that a journal keeps what is dropped until one knows of it. ``most_batches``: so
+        many times the prompts of a step may be issued for it, by the user's word; 0 for no word."""
         self.ledger, self.prompts, self.feeder, self.replay, self.sampler = ledger, prompts, feeder, replay, sampler
         self._queue, self._schedule, self._host, self._say = queue, schedule, host, say
-        self._batch, self._total_steps, self._lease_seconds = batch, total_steps, lease_seconds
+        self._batch, self._total_steps = batch, total_steps
         self._saves = saves
-        self._issues: dict[str, Issue] = {}
-        self._since: dict[str, float] = {}
-        self._ended: dict[str, str] = {}
+        self._progress = Progress(max(FRUITLESS, most_batches) * schedule.most(batch))
+        self._leases = Leases(replay, host.clock, lease_seconds)
         self._adoptable: dict[str, Mapping[str, Any]] = {}
         """Markers of finished groups whose prompts the data has not reached again."""
         self.counts = FlowCounts()
@@ -129,32 +130,32 @@ class PromptFlow:
         """The groups of a local update, in the order of issue, with what failed in each.
 
         Drops what the sampler gives up, and issues what it asks for, but never more than the remaining steps can train.
-        Raises RunFailed when nothing can move any more, or when batch after batch brings no group that can be trained.
+        Raises RunFailed when nothing can move any more, or when what moves brings no group that can be trained.
         """
-        fruitless = 0
+        self._progress.begin()
         while True:
-            await self._renew(ask.step)
+            await self._renew(ask)
             choice = self.sampler.choose(self.replay.table.groups(), ask)
             await self._drop(choice.drop, ask.step)
-            fruitless = fruitless + len(choice.drop) if choice.take is None and not self.replay.table.settled() else 0
+            if self._progress.stopped and len(self.replay.table.settled()) < self._needed(ask):
+                raise RunFailed(self._stuck(ask, f"{self._progress.longest} issues in a row gave no group that can be trained"))
             await self._issue(self._replacements(choice, ask), ask.step)
             if choice.take is not None:
                 return self.replay.table.take(list(choice.take))
             if choice.drop:
-                if fruitless > FRUITLESS * self._batch:
-                    raise RunFailed(self._stuck(ask, f"{fruitless} prompts in a row gave no group that can be trained"))
                 continue
             if all(group.settled for group in self.replay.table.groups()):
                 raise RunFailed(self._stuck(ask, "nothing is in flight"))
             began = self._host.clock()
-            await self.replay.next_change(f"{len(self.replay.table.settled())} of {ask.count} groups settled", self._next_expiry())
+            await self.replay.next_change(f"{len(self.replay.table.settled())} of {ask.count} groups settled", self._leases.next_expiry())
             self.counts.waited += self._host.clock() - began
 
     def train(self, uids: Sequence[str], step: int) -> None:
         """These groups were trained at ``step``."""
         self.ledger.train(uids, step)
+        self._progress.train(uids)
         for uid in uids:
-            del self._issues[uid], self._since[uid]
+            self._leases.forget(uid)
 
     async def end(self, step: int) -> None:
         """The run is over after ``step``: what is still in flight will not be trained."""
@@ -166,8 +167,7 @@ class PromptFlow:
 
     def worker_died(self, number: int, cause: str) -> None:
         """Agent worker ``number`` lost its groups: their leases end. Takes effect at the next sample."""
-        self._ended |= {uid: cause for uid, issue in self._issues.items() if self.feeder.worker_of(issue) == number}
-        self.replay.wake()
+        self._leases.worker_died(self.feeder, number, cause)
 
     async def resume(self, step: int, begun: Mapping[str, Mapping[str, Kept]], *, newer: bool) -> None:
         """Go on after the checkpoint of ``step``: take over what the queue still has, issue again what was in flight.
@@ -214,7 +214,7 @@ class PromptFlow:
             for issue in issues:
                 if issue.uid in self._adoptable:
                     self._adopt(issue, self._adoptable.pop(issue.uid))
-            await self._send([issue for issue in issues if issue.uid not in self._issues])
+            await self._send([issue for issue in issues if issue.uid not in self._leases])
 
     def _first_issue(self, uid: str, step: int) -> Issue:
         return Issue(uid, self.prompts.row(uid), step, self.ledger.place(uid))
@@ -227,17 +227,16 @@ class PromptFlow:
         self.replay.table.stored([issue.uid])
 
     def _remember(self, issue: Issue) -> None:
-        self.replay.table.expect(issue.uid, issue.place, issue.step, issue.lease)
-        self._issues[issue.uid], self._since[issue.uid] = issue, self._host.clock()
+        self._leases.begin(issue)
+        self._progress.issue(issue.uid)
 
     async def _send(self, issues: Sequence[Issue]) -> None:
         if not issues:
             return
         for issue in issues:
             self._remember(issue)
-        refused = await self.feeder.issue(issues)
+        self._leases.refuse(await self.feeder.issue(issues))
         self.replay.table.stored([issue.uid for issue in issues])
-        self._ended |= {issue.uid: "its agent worker died" for issue in refused}
 
     async def _drop(self, reasons: Mapping[str, str], step: int) -> None:
         """Forget these groups: in the ledger, in the queue, and at the agent workers that still run them."""
@@ -248,10 +247,9 @@ class PromptFlow:
         for uid, reason in reasons.items():
             self.ledger.drop(uid, reason)
             self.counts.dropped[reason] += 1
+        self._progress.lose(reasons)
         self.replay.table.take(list(reasons))
-        issues = [self._issues.pop(uid) for uid in reasons]
-        for uid in reasons:
-            del self._since[uid]
+        issues = [self._leases.forget(uid) for uid in reasons]
         # The markers go first: without them nothing that still runs can put a row.
         retain = step if self._saves else None
         await self._queue.kv_clear(list(reasons), self.replay.partition_id, retain=retain)
@@ -261,35 +259,28 @@ class PromptFlow:
         self.counts.discard(await self.feeder.clear_rows(reasons, retain))
         self.counts.cut_answers += len(running) * self.feeder.settings.sessions
 
-    async def _renew(self, step: int) -> None:
+    async def _renew(self, ask: Ask) -> None:
         """Issue again what was lost or whose lease has ended; set aside what ended too often."""
-        now, table = self._host.clock(), self.replay.table
-        running = [group.uid for group in table.groups() if not group.settled]
-        late = f"its lease of {self._lease_seconds:g} s ran out"
-        ended = {uid: late for uid in running if now - self._since[uid] >= self._lease_seconds}
-        # What has settled is in the queue, whatever became of its worker.
-        ended |= {uid: self._ended[uid] for uid in running if uid in self._ended}
-        ended |= {uid: "its shard lost it" for uid in self.replay.lost if uid in table}
-        self._ended, self.replay.lost = {}, {}
-        if not ended:
-            return
-        again = [self._issues[uid] for uid in ended if self._issues[uid].lease < ISSUES]
-        aside = {uid: SET_ASIDE for uid in ended if self._issues[uid].lease >= ISSUES}
-        for uid in aside:
-            self._say(f"prompt {uid} is set aside: it was issued {ISSUES} times, the last time {ended[uid]}")
-        await self.feeder.cancel(again)
+        ended = self._leases.ended()
+        again, last = [each for each in ended if not each.last], [each for each in ended if each.last]
+        for each in last:
+            self._say(f"prompt {each.issue.uid} is set aside: it was issued {ISSUES} times, the last time {each.cause}")
+        self._progress.lose(each.issue.uid for each in again)
+        await self.feeder.cancel([each.issue for each in again])
         self.counts.reissued += len(again)
-        await self._send([replace(issue, lease=issue.lease + 1, kept={}) for issue in again])
-        await self._drop(aside, step)
-        await self._issue(len(aside), step)
+        await self._send([each.renewed() for each in again])
+        await self._drop({each.issue.uid: SET_ASIDE for each in last}, ask.step)
+        await self._issue(self._missing(len(last), ask), ask.step)
 
-    def _next_expiry(self) -> float:
-        """Seconds until the first lease of a running group runs out."""
-        now = self._host.clock()
-        running = [self._since[group.uid] for group in self.replay.table.groups() if not group.settled]
-        return max(0.0, min(running, default=now) + self._lease_seconds - now)
+    def _missing(self, aside: int, ask: Ask) -> int:
+        """How many prompts follow those that were set aside: within a step none where enough others are there."""
+        return aside if self._schedule.whole_groups else max(0, min(aside, self._needed(ask) - self._in_flight))
+
+    def _needed(self, ask: Ask) -> int:
+        """How many groups may be waited for: where all of a step's are sampled within it, those of its later local updates too."""
+        return ask.count if self._schedule.whole_groups else ask.count + ask.later
 
     def _stuck(self, ask: Ask, why: str) -> str:
         dropped = ", ".join(f"{count} {reason}" for reason, count in self.ledger.drop_reasons().items()) or "none"
-        have = f"{len(self.replay.table.settled())} of {ask.count} groups, {self.replay.table.describe()}"
+        have = f"{len(self.replay.table.settled())} of {self._needed(ask)} groups, {self.replay.table.describe()}"
         return f"step {ask.step} cannot fill the batch: {have}; dropped: {dropped}; {why}"

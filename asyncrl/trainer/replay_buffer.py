@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 from asyncrl.errors import RunFailed
 from asyncrl.trainer.groups import GroupTable
-from asyncrl.transfer_queue.client import TransferQueue
+from asyncrl.transfer_queue.client import Change, Snapshot, TransferQueue
+from asyncrl.transfer_queue.keys import placement
 
 
 class ReplayBuffer:
@@ -17,15 +18,7 @@ class ReplayBuffer:
     unblocked by: a put with which an agent worker goes on with a group or ends it
     """
 
-    def __init__(
-        self,
-        queue: TransferQueue,
-        partition_id: str,
-        say: Callable[[str], None],
-        stall_after: float = 60.0,
-        slot_of: Callable[[str], int] | None = None,
-    ) -> None:
-        """``slot_of``: the shard that holds a prompt; without it nobody learns which groups went with a shard."""
+    def __init__(self, queue: TransferQueue, partition_id: str, say: Callable[[str], None], stall_after: float = 60.0) -> None:
         self.partition_id = partition_id
         self.table = GroupTable()
         self.lost: dict[str, None] = {}
@@ -33,7 +26,6 @@ class ReplayBuffer:
         self._queue = queue
         self._say = say
         self._stall_after = stall_after
-        self._slot_of = slot_of
         self._changed = asyncio.Event()
         self._ended: str | None = None
 
@@ -41,24 +33,20 @@ class ReplayBuffer:
         """Follow the watch until cancelled; when it ends on its own, every waiter learns it."""
         try:
             async for event in self._queue.watch(self.partition_id, where={"is_prompt": True}):
-                self.lost |= dict.fromkeys(self.table.apply(event, self._slot_of))
-                self.wake()
+                self.hear(event)
         finally:
             self._ended = f"the watch on partition {self.partition_id!r} ended"
             self.wake()
 
+    def hear(self, event: Snapshot | Change) -> None:
+        """Take over what the watch says."""
+        shards = self._queue.shards
+        self.lost |= dict.fromkeys(self.table.apply(event, lambda uid: placement(uid, shards)))
+        self.wake()
+
     def wake(self) -> None:
         """Something has changed: whoever waits looks again."""
         self._changed.set()
-
-    async def take(self, count: int) -> dict[str, list[str]]:
-        """Wait for ``count`` settled groups; return the oldest ones with what failed in them, in the order of issue.
-
-        Raises RunFailed when the watch has ended: then no group can settle any more.
-        """
-        while len(ready := self.table.settled()) < count:
-            await self.next_change(f"{len(ready)} of {count} groups settled")
-        return self.table.take(ready[:count])
 
     async def next_change(self, waiting_for: str, seconds: float | None = None) -> None:
         """Wait until a group has changed since the last wait, at most ``seconds``.

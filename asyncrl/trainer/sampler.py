@@ -75,8 +75,9 @@ class GroupFilter:
 class SyncSampler:
     """All groups of the step; survivors of a failed group train.
 
-    With a ``filter`` groups without spread are replaced twice over, until P good ones are there; then everything in flight
-    settles, and the P that were *issued* first are taken: taking the first that finish would favour short answers.
+    With a ``filter`` groups without spread are replaced twice over, until as many good ones are there as the step still needs;
+    then everything in flight settles, and those that were *issued* first are taken: taking the first that finish would favour
+    short answers. What later local updates of the step will take stays.
     """
 
     def __init__(self, *, refill_failed: bool = False, filter: GroupFilter | None = None) -> None:
@@ -95,20 +96,17 @@ class SyncSampler:
             self._step, self._credit, self._issued = ask.step, 0, len(groups)
         drop = {group.uid: _unfit(group) for group in groups if group.settled and not worth_training(group.metric)}
         good = [group.uid for group in groups if group.settled and group.uid not in drop]
-        running = sum(not group.settled for group in groups)
-        if len(good) >= ask.count:
+        running, needed = sum(not group.settled for group in groups), ask.count + ask.later
+        if len(good) >= needed:
             if running:
                 return Choice(None, drop)
-            surplus = dict.fromkeys(good[ask.count :], SURPLUS)
+            surplus = dict.fromkeys(good[needed:], SURPLUS)
             return Choice(tuple(good[: ask.count]), {**drop, **surplus})
         self._credit += GRANT * len(drop)
         limit = rule.max_batches * ask.batch - self._issued if rule.max_batches else self._credit
         issue = max(0, min(self._credit, rule.max_inflight_batches * ask.batch - running, limit))
         if not issue and not running:
-            raise RunFailed(
-                f"step {ask.step}: {len(good)} of {ask.count} groups have answers that are judged differently after "
-                f"{self._issued} prompts (algorithm.filter_groups.max_num_gen_batches = {rule.max_batches})"
-            )
+            raise _too_few(ask, len(good), needed, self._issued, rule.max_batches)
         self._credit -= issue
         self._issued += issue
         return Choice(None, drop, issue)
@@ -120,16 +118,35 @@ class AsyncSampler:
     ``drop`` takes the oldest issue first. ``wait`` takes the earliest deadline first, which is the last step that may train
     the group, and lets the step wait until what is left can still be trained in time: for every d >= 0 at most d * P groups
     have a deadline of k + d or before.
+
+    ``max_batches``: at most so many times P prompts for one step, its own P and those that replace what is not stale; 0 for no
+    limit. What is not replaced then, the next step issues.
     """
 
-    def __init__(self, *, threshold: int | None, strategy: Literal["drop", "wait"] = "drop", filter: bool = False) -> None:
-        self.threshold, self.strategy, self.filter = threshold, strategy, filter
+    def __init__(
+        self, *, threshold: int | None, strategy: Literal["drop", "wait"] = "drop", filter: bool = False, max_batches: int = 0
+    ) -> None:
+        self.threshold, self.strategy, self.filter, self.max_batches = threshold, strategy, filter, max_batches
+        self._step = self._issued = 0
 
     def choose(self, groups: Sequence[Group], ask: Ask) -> Choice:
+        if self._step != ask.step:
+            self._step, self._issued = ask.step, ask.batch
         drop = {group.uid: reason for group in groups if (reason := self._unwanted(group, ask.step))}
         kept = [group for group in groups if group.uid not in drop]
         ready = [group for group in kept if group.settled]
-        return Choice(self._take(kept, ready, ask), drop, len(drop))
+        take, issue = self._take(kept, ready, ask), self._replacements(drop, ask)
+        if self.max_batches and len(ready) == len(kept) < ask.count and not issue and self._issued >= self.max_batches * ask.batch:
+            raise _too_few(ask, len(ready), ask.count, self._issued, self.max_batches)
+        return Choice(take, drop, issue)
+
+    def _replacements(self, drop: Mapping[str, str], ask: Ask) -> int:
+        stale = sum(reason == STALE for reason in drop.values())
+        others = len(drop) - stale
+        if self.max_batches:
+            others = max(0, min(others, self.max_batches * ask.batch - self._issued))
+        self._issued += others
+        return stale + others
 
     def _take(self, kept: Sequence[Group], ready: Sequence[Group], ask: Ask) -> tuple[str, ...] | None:
         if len(ready) < ask.count:
@@ -152,6 +169,13 @@ class AsyncSampler:
         if self.threshold is not None and group.oldest is not None and (step - 1) - group.oldest > self.threshold - 1:
             return STALE
         return _unfit(group) if self.filter and group.settled and not worth_training(group.metric) else ""
+
+
+def _too_few(ask: Ask, good: int, needed: int, issued: int, max_batches: int) -> RunFailed:
+    return RunFailed(
+        f"step {ask.step}: {good} of {needed} groups have answers that are judged differently after {issued} prompts "
+        f"(algorithm.filter_groups.max_num_gen_batches = {max_batches})"
+    )
 
 
 def _unfit(group: Group) -> str:

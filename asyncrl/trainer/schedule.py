@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from asyncrl.config.plan import most_in_flight
+
 TrainingWindow = Literal["sleep", "pause", "swap"]
 """What the engines do while the policy trains.
 
@@ -25,12 +27,16 @@ class Schedule:
     training_window: TrainingWindow = "sleep"
     whole_groups: bool = False
 
+    def most(self, batch: int) -> int:
+        """How many prompts may be in flight, which is neither trained nor dropped: ``(1 + lookahead) * batch``, rounded down."""
+        return most_in_flight(batch, self.lookahead)
+
     def room(self, batch: int, in_flight: int, remaining: int) -> int:
-        """How many prompts may be issued now: at most ``(1 + lookahead) * batch`` are neither trained nor dropped.
+        """How many prompts may be issued now: never more than ``most`` are in flight.
 
         ``remaining`` is how many the remaining steps can train; what is issued beyond would be thrown away.
 
         >>> Schedule(lookahead=0.5).room(batch=32, in_flight=16, remaining=100)
         32
         """
-        return max(0, min(int((1 + self.lookahead) * batch), remaining) - in_flight)
+        return max(0, min(self.most(batch), remaining) - in_flight)

@@ -18,6 +18,7 @@ from asyncrl.runtime.tasks import all_of
 from asyncrl.trainer.batch import KVBatchMeta
 from asyncrl.trainer.estimate import outcome_rows, row_facts
 from asyncrl.trainer.learned import Learned
+from asyncrl.trainer.pauses import pause_living, resume_living
 from asyncrl.transfer_queue.client import TransferQueue
 from asyncrl.workers.advantages import AdvantageSettings
 from asyncrl.workers.critic import CriticWorker
@@ -152,12 +153,21 @@ class Stages:
             await self.policy.call_all(PolicyWorker.release_anchor)
 
     async def pause(self) -> None:
-        """Abort what the engines generate; the clients keep the tokens and go on with them after ``resume``."""
-        await self.rollout.call_all(RolloutWorker.pause)
+        """Abort what the engines generate; the clients keep the tokens and go on with them after ``resume``.
+
+        An engine in a process of its own that is down, or dies meanwhile, is left out.
+        """
+        if self.fleet is None:
+            await self.rollout.call_all(RolloutWorker.pause)
+        else:
+            await pause_living(self.rollout.refs, self.fleet)
 
     async def resume(self) -> None:
-        """Let the engines generate again."""
-        await self.rollout.call_all(RolloutWorker.resume)
+        """Let the engines generate again; those that are down begin their next life unpaused."""
+        if self.fleet is None:
+            await self.rollout.call_all(RolloutWorker.resume)
+        else:
+            await resume_living(self.rollout.refs, self.fleet)
 
     async def engine_usage(self) -> list[EngineUsage]:
         """What each engine did since the last call. One that does not answer, as it is started again, is left out."""

@@ -134,6 +134,11 @@ class Trainer:
         await self._learn(batch, cuts, report)
         return batch, rewards
 
+    def worker_died(self, number: int, cause: str) -> None:
+        """Agent worker ``number`` lost its groups, those of a validation too: they are issued again."""
+        self.parts.flow.worker_died(number, cause)
+        self.parts.validation.worker_died(number, cause)
+
     def due(self, frequency: int) -> bool:
         """Whether something with this frequency happens at this step: never for <= 0, else also at the last step."""
         return frequency > 0 and (self.step % frequency == 0 or self.step == self.total_steps)

@@ -1,14 +1,16 @@
 """Validation: the same pipe as training on the partition ``val``, nothing trained."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.algorithms.validation_metrics import SUCCESS_ONLY, Answers, log_names, validation_metrics
 from asyncrl.data.prompts import PromptRow
+from asyncrl.runtime.host import Host
 from asyncrl.trainer.batch import KVBatchMeta, collect
-from asyncrl.trainer.feeder import Feeder
+from asyncrl.trainer.feeder import Feeder, Issue
+from asyncrl.trainer.leases import ISSUES, EndedLease, Leases
 from asyncrl.trainer.replay_buffer import ReplayBuffer
 from asyncrl.transfer_queue.client import TransferQueue
 from asyncrl.workers.fields import REPORT
@@ -28,7 +30,10 @@ class SessionResult:
 
 
 class Validation:
-    """Runs every validation row once, ``batch_size`` rows at a time, and leaves the partition empty."""
+    """Runs every validation row once, ``batch_size`` rows at a time, and leaves the partition empty.
+
+    It always ends: a group is issued again as the ``Leases`` say, and after three issues its sessions count as failed.
+    """
 
     def __init__(
         self,
@@ -36,13 +41,22 @@ class Validation:
         feeder: Feeder,
         replay: ReplayBuffer,
         rows: Sequence[PromptRow],
+        *,
         sessions: int,
         seed: int,
         batch_size: int | None,
+        host: Host,
+        say: Callable[[str], None],
+        lease_seconds: float,
     ) -> None:
         self._queue, self._feeder, self._replay = queue, feeder, replay
         self._rows, self._sessions, self._seed = rows, sessions, seed
         self._batch_size = batch_size or len(rows)
+        self._leases, self._say = Leases(replay, host.clock, lease_seconds), say
+
+    def worker_died(self, number: int, cause: str) -> None:
+        """Agent worker ``number`` lost its groups: those of a validation that runs are issued again."""
+        self._leases.worker_died(self._feeder, number, cause)
 
     async def forget(self) -> None:
         """Clear what a validation that was cut short has left: an earlier attempt's rows come back where the queue keeps a journal."""
@@ -59,16 +73,58 @@ class Validation:
 
     async def _run_batch(self, prompts: dict[str, PromptRow], step: int) -> list[SessionResult]:
         partition = self._replay.partition_id
-        for place, uid in enumerate(prompts):
-            self._replay.table.expect(uid, place, step, lease=1)
-        await self._feeder.issue(Feeder.numbered(prompts, step))
-        uids = list(await self._replay.take(len(prompts)))
+        await self._issue(Feeder.numbered(prompts, step))
+        uids = await self._settled()
         batch = collect(partition, uids, await self._queue.kv_list(partition, {"status": "success"}), step)
         extras: list[Any] = []
         if batch.keys:
             extras = (await self._queue.kv_batch_get(batch.keys, partition, REPORT.reads))["reward_extra_info"].to_list()
         await self._queue.kv_clear([*uids, *batch.keys], partition)
         return session_results(batch, extras, {uid: row.data_source for uid, row in prompts.items()}, self._sessions)
+
+    async def _issue(self, issues: Sequence[Issue]) -> None:
+        for issue in issues:
+            self._leases.begin(issue)
+        self._leases.refuse(await self._feeder.issue(issues))
+        self._replay.table.stored([issue.uid for issue in issues])
+
+    async def _settled(self) -> list[str]:
+        """Wait until nothing runs any more; the groups that have settled, in the order of issue.
+
+        Raises RunFailed when the watch has ended.
+        """
+        table = self._replay.table
+        while True:
+            await self._renew()
+            ready, issued = table.settled(), len(table.groups())
+            if len(ready) == issued:
+                for uid in table.take(ready):
+                    self._leases.forget(uid)
+                return ready
+            await self._replay.next_change(f"{len(ready)} of {issued} groups settled", self._leases.next_expiry())
+
+    async def _renew(self) -> None:
+        """Issue again what was lost or whose lease has ended; give up what ended too often."""
+        ended = self._leases.ended()
+        again = [each for each in ended if not each.last]
+        if again:
+            await self._feeder.cancel([each.issue for each in again])
+            await self._issue([each.renewed() for each in again])
+        await self._give_up([each for each in ended if each.last])
+
+    async def _give_up(self, ended: Sequence[EndedLease]) -> None:
+        """No session of these groups is counted: nothing of them stays in the queue, and nothing will come."""
+        if not ended:
+            return
+        uids = [each.issue.uid for each in ended]
+        for each in ended:
+            self._say(f"validation prompt {each.issue.uid} counts as failed: it was issued {ISSUES} times, the last time {each.cause}")
+            self._leases.forget(each.issue.uid)
+        self._replay.table.take(uids)
+        # The markers go first: without them nothing that still runs can put a row.
+        await self._queue.kv_clear(uids, self._replay.partition_id)
+        await self._feeder.cancel([each.issue for each in ended])
+        await self._feeder.clear_rows(uids)
 
 
 def session_results(

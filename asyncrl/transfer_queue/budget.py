@@ -26,28 +26,30 @@ class Turn:
 
 
 class Budget:
-    """``limit`` bytes, 0 for no bound; ``used`` tells what the rows take now.
+    """``limit`` bytes, 0 for no bound; ``used`` tells what the rows take now, ``squeeze`` makes it less where it can.
 
-    A producer that is refused asks for room and waits; then its room is reserved until it comes back with its ticket.
+    A producer that is refused asks for room and waits; then its room is reserved until it comes back with its ticket. Tickets
+    of another life of the shard (``generation``) are worth nothing.
     """
 
-    def __init__(self, slot: int, limit: int, used: Callable[[], int], host: Host) -> None:
+    def __init__(
+        self, slot: int, limit: int, used: Callable[[], int], squeeze: Callable[[], bool], host: Host, generation: int = 0
+    ) -> None:
         self.slot, self.limit = slot, limit
-        self._used, self._host = used, host
+        self._used, self._squeeze, self._host = used, squeeze, host
         self._turns: deque[Turn] = deque()
         self._reserved: dict[int, int] = {}
-        self._tickets = 0
+        self._tickets = generation << 32
         self._reporter: asyncio.TimerHandle | None = None
 
     def admit(self, needed: int, ticket: int) -> None:
-        """Lets new rows in, or raises QueueFull. A ticket is used up."""
+        """Lets new rows in, or raises QueueFull. A ticket is used up; ``settle`` comes after the rows."""
         if not self.limit:
             return
         kept = self._reserved.pop(ticket, 0)
         if kept >= needed:
             return
         if self._turns or not self._fits(needed):
-            self.freed()
             raise QueueFull(self.slot, needed, self._used(), self.limit)
 
     def check_size(self, needed: int) -> None:
@@ -55,8 +57,16 @@ class Budget:
         if self.limit and needed > self.limit:
             raise ValueError(f"{needed} bytes in one put to shard {self.slot}, whose budget is {self.limit}; put fewer rows at a time")
 
+    def settle(self, ticket: int) -> None:
+        """A put has ended, in whatever way: the room that it reserved and did not take, or made, is for the next in turn."""
+        self._reserved.pop(ticket, None)
+        self.freed()
+
     def _fits(self, needed: int) -> bool:
-        return self._used() + sum(self._reserved.values()) + needed <= self.limit
+        taken = sum(self._reserved.values()) + needed
+        if self._used() + taken <= self.limit:
+            return True
+        return self._squeeze() and self._used() + taken <= self.limit
 
     async def room(self, who: str, needed: int) -> int:
         """Waits until ``needed`` bytes are free for ``who`` and returns the ticket with which to put them.
@@ -74,10 +84,10 @@ class Budget:
         try:
             return await turn.granted
         except asyncio.CancelledError:
-            if turn.granted.done() and not turn.granted.cancelled():
-                self._reserved.pop(turn.granted.result(), None)
-            else:
+            if turn in self._turns:
                 self._turns.remove(turn)
+            elif not turn.granted.cancelled():
+                self._reserved.pop(turn.granted.result(), None)
             self.freed()
             raise
 
@@ -85,6 +95,9 @@ class Budget:
         """Gives room to those whose turn it is."""
         while self._turns and self._fits(self._turns[0].needed):
             turn = self._turns.popleft()
+            if turn.granted.cancelled():
+                # It has left, and has not run since.
+                continue
             self._tickets += 1
             self._reserved[self._tickets] = turn.needed
             turn.granted.set_result(self._tickets)

@@ -1,19 +1,21 @@
 """``TransferQueue``: the client of all shards. Requests go to their shards in parallel, answers keep the order of keys."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
-from asyncrl.errors import ActorDied, FieldMismatch, MissingField, QueueFull
+from asyncrl.errors import ActorDied, CallTimedOut, FieldMismatch, MissingField, QueueFull
 from asyncrl.runtime.ref import ActorRef
+from asyncrl.runtime.retries import Retries
 from asyncrl.runtime.tasks import Crew, all_of
 from asyncrl.tensors.wire import Column, describe
 from asyncrl.transfer_queue.keys import by_slot, check_keys, check_put, placement
 from asyncrl.transfer_queue.row_tags import RowTags, TagGroup
-from asyncrl.transfer_queue.rows import Change, Guard, Origin, ShardStats, Snapshot, Stamp, Tag, WatchEvent
+from asyncrl.transfer_queue.rows import Change, Cut, Guard, Origin, ShardStats, Snapshot, Stamp, Tag, WatchEvent
 from asyncrl.transfer_queue.shard import QueueShard
 from asyncrl.transfer_queue.snapshot import Manifest
 
@@ -22,6 +24,11 @@ __all__ = ["Change", "Guard", "Origin", "ShardStats", "Snapshot", "Tag", "Transf
 T = TypeVar("T")
 
 SNAPSHOT_SECONDS = 300.0
+MISSES = 6
+"""Tries of a watch in a row that reach nobody: then the shard is gone, though no supervisor says so. Where nobody listens they take
+two seconds each, with the pauses about 15 s."""
+LONGEST_PAUSE = 1.0
+"""Seconds between two tries of a watch, at most."""
 
 
 class TransferQueue:
@@ -166,23 +173,25 @@ class TransferQueue:
 
         await _on_each(self._every_slot(), committed)
 
-    async def cut(self, without: Sequence[str], partition_id: str) -> list[int]:
-        """The moment of the next ``snapshot``, as the event number of each shard; it will leave out the rows ``without``."""
+    async def cut(self, without: Sequence[str], partition_id: str) -> list[Cut]:
+        """The moment of the next ``snapshot``, for each shard; it will leave out the rows ``without``."""
         left_out = by_slot(without, len(self._shards))
 
-        async def cut(slot: int, _: list[int]) -> int:
+        async def cut(slot: int, _: list[int]) -> Cut:
             return await self._shards[slot].call(QueueShard.cut, [without[place] for place in left_out.get(slot, [])], partition_id)
 
         return await _on_each(self._every_slot(), cut)
 
-    async def snapshot(self, folder: str) -> list[Manifest]:
-        """Every shard writes its rows into ``folder``, as they were at its last ``cut``, else as they are, while puts go on.
+    async def snapshot(self, folder: str, cuts: Sequence[Cut] | None = None) -> list[Manifest]:
+        """Every shard writes its rows into ``folder``, as they were at ``cuts``, else as they are, while puts go on.
 
-        The folder is one that all shards' machines see. Raises QueueStorageError.
+        The folder is one that all shards' machines see; what an earlier one left there is replaced. Raises QueueStorageError,
+        also where a shard was restarted since its cut, or has written it, or made another.
         """
 
         async def snapshot(slot: int, _: list[int]) -> Manifest:
-            return await self._shards[slot].with_deadline(SNAPSHOT_SECONDS).call(QueueShard.snapshot, folder)
+            cut = None if cuts is None else cuts[slot]
+            return await self._shards[slot].with_deadline(SNAPSHOT_SECONDS).call(QueueShard.snapshot, folder, cut)
 
         return await _on_each(self._every_slot(), snapshot)
 
@@ -221,13 +230,17 @@ class TransferQueue:
         return {slot: [] for slot in range(len(self._shards))}
 
     async def _no_rows(self, partition_id: str, fields: Sequence[str]) -> dict[str, Column]:
-        """Ask shard after shard: a field is known where a row holds it. Raises MissingField when no shard knows all."""
-        for shard in self._shards[:-1]:
-            try:
-                return await shard.call(QueueShard.get, [], partition_id, list(fields))
-            except MissingField:
-                continue
-        return await self._shards[-1].call(QueueShard.get, [], partition_id, list(fields))
+        """Ask shard after shard for each field: it is known where a row holds it. Raises MissingField for one that none knows."""
+
+        async def ask(name: str) -> Column:
+            for shard in self._shards[:-1]:
+                try:
+                    return (await shard.call(QueueShard.get, [], partition_id, [name]))[name]
+                except MissingField:
+                    continue
+            return (await self._shards[-1].call(QueueShard.get, [], partition_id, [name]))[name]
+
+        return dict(zip(fields, await all_of([partial(ask, name) for name in fields]), strict=True))
 
 
 async def _put(
@@ -240,14 +253,39 @@ async def _put(
     overwrite: bool,
     stamp: Stamp,
 ) -> None:
-    """One put. A shard without room has dropped what came; it is asked for room, and the put is sent again in its turn."""
-    ticket = 0
-    while True:
-        try:
-            await shard.call(QueueShard.put, keys, partition_id, fields, tags, guard, overwrite, stamp, ticket)
-            return
-        except QueueFull as error:
-            ticket = await shard.call(QueueShard.room, error.needed)
+    """One put. A shard without room has dropped what came; it is asked for room, and the put is sent again in its turn.
+
+    All of it has the time of one call. Whoever waited for room at a life of the shard that ended asks the next one.
+    """
+    loop, seconds = asyncio.get_running_loop(), shard.deadline
+    end = loop.time() + seconds if seconds else math.inf
+    ticket, again = 0, shard
+    try:
+        while True:
+            try:
+                await again.call(QueueShard.put, keys, partition_id, fields, tags, guard, overwrite, stamp, ticket)
+                return
+            except QueueFull as error:
+                needed = error.needed
+            again = _until(end, shard)
+            try:
+                ticket = await again.call(QueueShard.room, needed)
+            except ActorDied as error:
+                if not error.lost:
+                    raise
+                ticket = 0
+            again = _until(end, shard)
+    except CallTimedOut as error:
+        raise CallTimedOut(error.who, error.what, seconds or error.seconds) from None
+
+
+def _until(end: float, shard: ActorRef[QueueShard]) -> ActorRef[QueueShard]:
+    """The shard, for calls that have until ``end`` of the loop's clock."""
+    if end == math.inf:
+        return shard
+    left = end - asyncio.get_running_loop().time()
+    # 0 would be no deadline at all, and less than that is one that has passed.
+    return shard.with_deadline(left if left > 0 else -1.0)
 
 
 async def _on_each(slots: Mapping[int, list[int]], ask: Callable[[int, list[int]], Coroutine[Any, Any, T]]) -> list[T]:
@@ -259,9 +297,9 @@ async def _on_each(slots: Mapping[int, list[int]], ask: Callable[[int, list[int]
 
 async def _follow(shard: ActorRef[QueueShard], partition_id: str, where: Tag | None, events: asyncio.Queue[WatchEvent | Exception]) -> None:
     """Pass the events of one shard on, over its restarts; how it ended for good is the last of them."""
-    heard = True
-    while heard:
-        heard = False
+    missed, again, retries = 0, True, Retries(LONGEST_PAUSE)
+    while again:
+        heard = lived = False
         try:
             # Without a limit: rows may rest for hours, and the death of the shard ends the stream.
             async with aclosing(shard.with_deadline(0.0).stream(QueueShard.watch, partition_id, where)) as stream:
@@ -269,11 +307,21 @@ async def _follow(shard: ActorRef[QueueShard], partition_id: str, where: Tag | N
                     heard = True
                     await events.put(event)
             ended: Exception = ActorDied(shard.address.actor, "its watch ended")
+            again = heard
         except ActorDied as error:
-            # A stream to a shard that is restarted waits for it, however soon its lives end; to one that is gone it fails at once.
-            ended, heard = error, heard or error.lost
+            # A stream to a shard that is restarted waits for it, however soon its lives end; to one that is gone it fails at once
+            # where somebody has told so. Where nobody has, it reaches nobody, again and again.
+            ended, again, lived = error, heard or error.lost, error.lived
         except Exception as error:
-            ended, heard = error, False
+            ended, again = error, False
+        if heard or lived:
+            missed = 0
+            retries.succeeded()
+        else:
+            missed += 1
+            again = again and missed < MISSES
+        if again and not heard:
+            await retries.pause()
     await events.put(ended)
 
 

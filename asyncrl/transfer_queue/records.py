@@ -1,10 +1,13 @@
 """The one on-disk form of the queue: records behind one another in append-only files.
 
-A record is a frame (magic, sizes, two CRC32), a MessagePack header, and the packed columns that the header describes, each
-buffer padded to 8 bytes. The header has a checksum of its own: what a damaged body held can still be named.
+A record is a frame (magic, sizes, three CRC32), a MessagePack header, and the packed columns that the header describes, each
+buffer padded to 8 bytes. Frame, header and body have a checksum each: sizes that fit theirs say where the next record begins,
+whatever became of this one, and a header that fits its own names what a damaged body held.
 """
 
+import logging
 import math
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,18 +16,23 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from asyncrl.errors import WireError
+from asyncrl.errors import QueueStorageError, WireError
 from asyncrl.runtime.effects import OperationKey
 from asyncrl.tensors.dtypes import STORAGE
 from asyncrl.tensors.wire import Column, check
 from asyncrl.transfer_queue.rows import Origin, Tag
 
-MAGIC = b"ATQ1"
-FRAME = struct.Struct("<4sIQII")
+logger = logging.getLogger(__name__)
+
+MAGIC = b"ATQ2"
+OLDER = (b"ATQ1",)
+"""How files of earlier formats begin. No single flipped bit makes one of the other."""
+SIZES = struct.Struct("<4sIQII")
 """Magic, bytes of the header, bytes of the body, CRC32 of the header, CRC32 of the body."""
+CHECK = struct.Struct("<I")
+"""CRC32 of the sizes before it."""
+FRAME_SIZE = SIZES.size + CHECK.size
 ALIGNED = 8
-LARGEST_HEADER = 1 << 28
-LARGEST_BODY = 1 << 34
 
 
 class FieldHead(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -38,10 +46,11 @@ class FieldHead(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     origins: list[tuple[Origin, int]]
 
 
-class PutRecord(msgspec.Struct, frozen=True, tag="put", forbid_unknown_fields=True):
+class PutRecord(msgspec.Struct, frozen=True, tag="put", forbid_unknown_fields=True, omit_defaults=True):
     """Rows that were written: their keys, tags by key, and the columns that follow.
 
-    ``event`` is the number of this change of the shard; 0 for rows that compaction has only moved.
+    ``event`` is the number of this change of the shard; 0 for rows that are only written down again. ``merges``: the tags
+    were merged into rows that were there; it makes none.
     """
 
     event: int
@@ -50,6 +59,7 @@ class PutRecord(msgspec.Struct, frozen=True, tag="put", forbid_unknown_fields=Tr
     tags: dict[str, Tag]
     fields: list[FieldHead]
     operation: OperationKey | None = None
+    merges: bool = False
 
 
 class ClearRecord(msgspec.Struct, frozen=True, tag="clear", forbid_unknown_fields=True):
@@ -68,15 +78,30 @@ DECODER: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 
 
 class Damage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bytes of a file that hold no whole record. ``keys`` as far as its header can still be read; ``torn`` at a file's end."""
+    """Bytes of a file that hold no whole record. ``record`` is its header, where that is whole; ``torn``: it was never all written."""
 
     file: str
     offset: int
     size: int
     reason: str
     torn: bool = False
-    partition: str = ""
-    keys: list[str] = []
+    record: Record | None = None
+
+    @property
+    def partition(self) -> str:
+        """The partition of the rows that it was about, "" where that is not known."""
+        return "" if self.record is None else self.record.partition
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of the rows that it was about, as far as that is known."""
+        return [] if self.record is None else self.record.keys
+
+    def in_words(self) -> str:
+        """One line for logs: where, what, and which rows as far as known."""
+        what = f"{self.size} bytes at {self.offset} are lost ({self.reason})" if self.size else self.reason
+        which = f"; rows {', '.join(self.keys[:8])} of partition {self.partition!r}" if self.keys else ""
+        return f"{self.file}: {what}{which}"
 
 
 def field_heads(fields: Mapping[str, Column], origins: Mapping[str, list[tuple[Origin, int]]]) -> list[FieldHead]:
@@ -103,8 +128,8 @@ def encode(record: Record, columns: Sequence[Column] = ()) -> list[Any]:
                     checksum = zlib.crc32(piece, checksum)
                     size += len(piece)
                     body.append(piece)
-    frame = FRAME.pack(MAGIC, len(header), size, zlib.crc32(header), checksum)
-    return [frame + header, *body]
+    sizes = SIZES.pack(MAGIC, len(header), size, zlib.crc32(header), checksum)
+    return [sizes + CHECK.pack(zlib.crc32(sizes)) + header, *body]
 
 
 def columns_of(record: PutRecord, body: memoryview) -> dict[str, Column]:
@@ -134,6 +159,13 @@ def columns_of(record: PutRecord, body: memoryview) -> dict[str, Column]:
     return found
 
 
+def check_format(path: str, data: memoryview) -> None:
+    """Raises QueueStorageError for a file of an earlier format, which nothing here can read."""
+    begin = bytes(data[: len(MAGIC)])
+    if begin in OLDER:
+        raise QueueStorageError(path, f"it is in format {begin.decode()}, this version reads and writes {MAGIC.decode()} only")
+
+
 def read(file: str, data: memoryview) -> Iterator[tuple[Record, memoryview] | Damage]:
     """The records of a file in order, and what is damaged between them; goes on behind damage where a record begins."""
     position = 0
@@ -150,32 +182,60 @@ def read(file: str, data: memoryview) -> Iterator[tuple[Record, memoryview] | Da
 
 def _at(file: str, data: memoryview, position: int) -> tuple[Record, memoryview, int] | Damage:
     left = len(data) - position
-    if left < FRAME.size:
+    if left < FRAME_SIZE:
         return Damage(file, position, left, "a frame is cut off", torn=True)
-    magic, header_size, body_size, header_check, body_check = FRAME.unpack_from(data, position)
-    if magic != MAGIC or header_size > LARGEST_HEADER or body_size > LARGEST_BODY:
-        return _until_next(file, data, position, "no frame")
-    start = position + FRAME.size
+    frame = bytes(data[position : position + FRAME_SIZE])
+    if not _whole(frame):
+        mended = _mended(frame)
+        if mended is None:
+            return _until_next(file, data, position)
+        logger.warning("%s: one bit of the frame at %d had flipped", file, position)
+        frame = mended
+    _, header_size, body_size, header_check, body_check = SIZES.unpack_from(frame)
+    size = FRAME_SIZE + header_size + body_size
+    start = position + FRAME_SIZE
     header = data[start : start + header_size]
     if len(header) < header_size:
-        return _until_next(file, data, position, "a header is cut off")
-    if zlib.crc32(header) != header_check:
-        return _until_next(file, data, position, "the checksum of a header differs")
-    try:
-        record = DECODER.decode(header)
-    except (msgspec.DecodeError, RecursionError) as error:
-        return _until_next(file, data, position, f"a header cannot be read ({error})")
-    body = data[start + header_size : start + header_size + body_size]
-    size = FRAME.size + header_size + body_size
+        return Damage(file, position, left, "a header is cut off", torn=True)
+    record: Record | None = None
+    reason = "the checksum of a header differs"
+    if zlib.crc32(header) == header_check:
+        try:
+            record = DECODER.decode(header)
+        except (msgspec.DecodeError, RecursionError) as error:
+            reason = f"a header cannot be read ({error})"
+    body = data[start + header_size : position + size]
     if len(body) < body_size:
-        return Damage(file, position, left, "a body is cut off", True, record.partition, record.keys)
+        return Damage(file, position, left, "a body is cut off", True, record)
+    if record is None:
+        return Damage(file, position, size, reason)
     if zlib.crc32(body) != body_check:
-        return Damage(file, position, size, "the checksum of a body differs", False, record.partition, record.keys)
+        return Damage(file, position, size, "the checksum of a body differs", False, record)
     return record, body, size
 
 
-def _until_next(file: str, data: memoryview, position: int, reason: str) -> Damage:
-    """Damage up to the next place that looks like a frame, or to the end of the file."""
-    found = bytes(data[position + 1 :]).find(MAGIC)
-    size = len(data) - position if found < 0 else found + 1
-    return Damage(file, position, size, reason, torn=found < 0)
+def _whole(frame: bytes) -> bool:
+    sizes, check = frame[: SIZES.size], frame[SIZES.size :]
+    return len(frame) == FRAME_SIZE and sizes.startswith(MAGIC) and CHECK.pack(zlib.crc32(sizes)) == check
+
+
+def _mended(frame: bytes) -> bytes | None:
+    """The frame with the one bit turned back that makes it whole; None where no bit does.
+
+    Frames of this length that fit a CRC32 differ in 5 bits or more, so it is not taken for another one.
+    """
+    bits = int.from_bytes(frame, "little")
+    for bit in range(8 * FRAME_SIZE):
+        turned = (bits ^ (1 << bit)).to_bytes(FRAME_SIZE, "little")
+        if _whole(turned):
+            return turned
+    return None
+
+
+def _until_next(file: str, data: memoryview, position: int) -> Damage:
+    """Damage up to the next whole record, or to the end of the file. A kill leaves no such end: it cuts, and changes nothing."""
+    for found in re.finditer(re.escape(MAGIC), data[position + 1 :]):
+        next_position = position + 1 + found.start()
+        if _whole(bytes(data[next_position : next_position + FRAME_SIZE])):
+            return Damage(file, position, next_position - position, "no frame")
+    return Damage(file, position, len(data) - position, "no frame")

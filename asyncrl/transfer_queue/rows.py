@@ -41,6 +41,14 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     computed: bool = False
 
 
+class Cut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A moment of one shard whose rows are kept for a snapshot: the last change before it, in which life, cut for which time."""
+
+    incarnation: str
+    event: int
+    number: int
+
+
 class Snapshot(msgspec.Struct, frozen=True, tag="snapshot", forbid_unknown_fields=True):
     """All matching rows of one shard at one moment; replaces what was known of that shard.
 
@@ -100,7 +108,7 @@ class ShardStats(TableStats, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Figures of one shard now: its rows, its budget, and its journal."""
 
     used_bytes: int
-    """What counts against the budget: values and a fixed sum for each row and segment."""
+    """What counts against the budget: values and a fixed sum for each row, each of its fields and each segment."""
     budget_bytes: int
     waiting: list[WaitingProducer]
     """Producers that wait for room, the first in turn first."""
@@ -108,6 +116,18 @@ class ShardStats(TableStats, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     journal_bytes: int
     damaged: list[str]
     """What could not be read back from disk when this life of the shard began, in words."""
+
+
+def tag_in_words(tag: Tag) -> str:
+    """A tag as event files have it: JSON, or, where keys inside it are none of JSON's, Python.
+
+    >>> tag_in_words({"n": [1, None]}), tag_in_words({"n": {None: 1}})
+    ('{"n":[1,null]}', "{'n': {None: 1}}")
+    """
+    try:
+        return msgspec.json.encode(tag).decode()
+    except TypeError:
+        return repr(tag)
 
 
 def matches(tag: Tag, where: Mapping[str, Any] | None) -> bool:

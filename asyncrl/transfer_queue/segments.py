@@ -9,7 +9,7 @@ from asyncrl.transfer_queue.rows import Origin, Tag
 from asyncrl.transfer_queue.tag_columns import TagBlock
 
 WASTE = 65536
-"""Dead bytes of a segment below which it is left alone."""
+"""Dead bytes of a segment below which it is left alone until somebody waits for room."""
 SMALL = 8192
 """Bytes below which a column is copied: a small frame may be a window on a larger receive buffer, and pin it."""
 
@@ -40,10 +40,10 @@ class Segment:
         return length * self.row_unit
 
     @property
-    def wasteful(self) -> bool:
-        """Whether more than half of its bytes are dead, and they are worth a copy of the rest."""
+    def dead_bytes(self) -> int:
+        """What no row refers to, if that is more than half; else 0, for then it is left alone."""
         dead = self.nbytes - self.live_bytes
-        return dead > self.live_bytes and dead >= WASTE
+        return dead if dead > self.live_bytes else 0
 
     def origin(self, index: int) -> Origin:
         """Who wrote row ``index``."""

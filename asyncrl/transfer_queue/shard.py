@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from asyncrl.errors import ShardLost, UnknownRow
+from asyncrl.errors import MissingField, QueueStorageError, ShardLost, UnknownRow
 from asyncrl.runtime.actor import Actor, endpoint
 from asyncrl.runtime.curve import CONTROLLER
 from asyncrl.tensors.wire import Column
@@ -16,10 +16,10 @@ from asyncrl.transfer_queue.budget import Budget
 from asyncrl.transfer_queue.journal import SYNC_SECONDS, Journal
 from asyncrl.transfer_queue.records import Damage
 from asyncrl.transfer_queue.row_tags import TagGroup
-from asyncrl.transfer_queue.rows import Guard, Origin, ShardStats, Stamp, Tag, WatchEvent
+from asyncrl.transfer_queue.rows import Cut, Guard, Origin, ShardStats, Stamp, Tag, WatchEvent, tag_in_words
 from asyncrl.transfer_queue.snapshot import Manifest
 from asyncrl.transfer_queue.storage import RowRef, ShardStorage
-from asyncrl.transfer_queue.table import ROW_BYTES, SEGMENT_BYTES, ShardTable
+from asyncrl.transfer_queue.table import CELL_BYTES, ROW_BYTES, SEGMENT_BYTES, ShardTable
 from asyncrl.transfer_queue.watch import Watcher
 
 logger = logging.getLogger(__name__)
@@ -58,11 +58,12 @@ class QueueShard(Actor):
         identity = self.context.system.identity
         self._table = ShardTable(slot, incarnation=f"{identity.attempt}.{identity.generation}")
         self._storage = ShardStorage(self._table, self._journal())
-        self._budget = Budget(slot, self._options.budget_bytes, lambda: self._table.used_bytes, self.context.host)
+        limit, table = self._options.budget_bytes, self._table
+        self._budget = Budget(slot, limit, lambda: table.used_bytes, table.squeeze, self.context.host, identity.generation)
         self._awake: dict[Watcher, asyncio.Event] = {}
         self._damages: list[Damage] = []
-        self._reads = 0
-        self._cut: tuple[dict[str, dict[str, RowRef]], int] | None = None
+        self._reads = self._cuts = 0
+        self._cut: tuple[dict[str, dict[str, RowRef]], Cut] | None = None
         self._dirty, self._synced = asyncio.Event(), asyncio.Condition()
         self._sync_timer: asyncio.TimerHandle | None = None
 
@@ -74,20 +75,24 @@ class QueueShard(Actor):
     async def on_start(self) -> None:
         """Brings back what an earlier life of the shard has written, or says that it is lost."""
         identity = self.context.system.identity
-        journal = self._storage.journal
+        journal, first = self._storage.journal, identity.generation == 0
         if journal is not None:
-            # A restart within the attempt continues the run: what waits for a checkpoint stays cleared.
-            resume = self._options.resume_step if identity.generation == 0 else -1
+            # A restart within the attempt continues the run: what waits for a checkpoint stays cleared. One that comes after a
+            # start which was killed does what that one should have done.
+            first = not journal.start(identity.attempt, first=first)
+            resume = self._options.resume_step if first else -1
             self._damages = self._storage.replay(resume if resume >= 0 else None)
             for damage in self._damages:
-                logger.warning("shard %d: %s", self._slot, in_words(damage))
-            self.context.background(self._sync_for_ever, name="sync of the journal")
+                logger.warning("shard %d: %s", self._slot, damage.in_words())
         elif identity.generation:
             self._table.lost = f"{identity.attempt}.{identity.generation - 1}"
             logger.warning("shard %d has lost the rows of incarnation %s: it keeps no journal", self._slot, self._table.lost)
-        if self._options.restore and identity.generation == 0 and not self._table.partitions:
+        if self._options.restore and first and not self._table.partitions:
             _, records = snapshot.load(self.context.host.storage(f"{self._options.restore}/shard-{self._slot}"))
             self._storage.restore(records)
+        if journal is not None:
+            journal.started(identity.attempt)
+            self.context.background(self._sync_for_ever, name="sync of the journal")
 
     async def on_stop(self) -> None:
         """Hands the journal to the disk."""
@@ -113,14 +118,19 @@ class QueueShard(Actor):
         operation = self.context.operation
         if self._storage.done(operation):
             return
-        if self._budget.limit and fields and not self._table.holds_fields(keys, partition_id):
-            needed = size_of(keys, fields)
-            self._budget.check_size(needed)
-            self._budget.admit(needed, ticket)
         origin = Origin(self.context.caller, self.context.host.wall_time(), stamp.step, stamp.version, stamp.computed)
-        self._table.check(keys, partition_id, fields, guard, overwrite)
-        fields = self._taken_over(fields)
-        self._wake(self._storage.write(keys, partition_id, fields, tags, origin, operation))
+        try:
+            # What is refused in any case waits for no room.
+            self._table.check(keys, partition_id, fields, guard, overwrite)
+            if self._budget.limit and fields and not self._table.holds_fields(keys, partition_id):
+                needed = size_of(keys, fields)
+                self._budget.check_size(needed)
+                self._budget.admit(needed, ticket)
+            fields = self._taken_over(fields)
+            self._wake(self._storage.write(keys, partition_id, fields, tags, origin, operation))
+        finally:
+            if self._budget.limit:
+                self._budget.settle(ticket)
         self._note("queue.put", keys, partition_id, fields, tags, stamp.step, stamp.version)
         if tags:
             own = set(keys)
@@ -135,12 +145,12 @@ class QueueShard(Actor):
 
     @endpoint(idempotent=True)
     async def get(self, keys: list[str], partition_id: str, fields: list[str]) -> dict[str, Column]:
-        """See ``ShardTable.get``. Raises ShardLost for a row that may have been lost."""
+        """See ``ShardTable.get``. Raises ShardLost for a row or a field that may have been lost."""
         try:
             # What is gathered belongs to the reader; storage is sent as a copy.
             found = self._table.get(keys, partition_id, fields, self.context.system.shared_memory.allocate)
-        except UnknownRow as error:
-            self._check_lost(error.key)
+        except (UnknownRow, MissingField) as error:
+            self._check_lost(error, partition_id)
             raise
         self._reads += 1
         if self._reads % READS_SAMPLED == 1:
@@ -171,7 +181,7 @@ class QueueShard(Actor):
         events = self.context.system.events
         if events is None or not keys:
             return
-        told = msgspec.json.encode(tags[keys[0]]).decode() if tags and len(keys) == 1 and keys[0] in tags else ""
+        told = tag_in_words(tags[keys[0]]) if tags and len(keys) == 1 and keys[0] in tags else ""
         events.note(
             name,
             keys,
@@ -186,15 +196,24 @@ class QueueShard(Actor):
 
     @endpoint(idempotent=True)
     async def origins(self, key: str, partition_id: str) -> dict[str, Origin]:
-        """Who wrote each field of a row. Raises UnknownRow."""
-        return self._table.origins(key, partition_id)
+        """Who wrote each field of a row. Raises UnknownRow, or ShardLost for a row that may have been lost."""
+        try:
+            return self._table.origins(key, partition_id)
+        except UnknownRow as error:
+            self._check_lost(error, partition_id)
+            raise
 
-    def _check_lost(self, key: str) -> None:
+    def _check_lost(self, error: UnknownRow | MissingField, partition_id: str) -> None:
+        """Raises ShardLost when what is not there may have been there."""
+        if not error.key:
+            return
         if self._table.lost:
             raise ShardLost(self._slot, self._table.lost)
-        lost = [damage for damage in self._damages if key in damage.keys or not (damage.keys or damage.torn)]
-        if lost:
-            raise ShardLost(self._slot, self._table.incarnation, tuple(lost[0].keys))
+        losses = self._storage.losses
+        if losses.hold(partition_id, error.key, error.field if isinstance(error, MissingField) else None):
+            raise ShardLost(self._slot, self._table.incarnation, (error.key,))
+        if losses.unnamed:
+            raise ShardLost(self._slot, self._table.incarnation)
 
     @endpoint(idempotent=True)
     async def list_rows(self, partition_id: str, where: Tag | None) -> list[TagGroup]:
@@ -203,12 +222,16 @@ class QueueShard(Actor):
 
     @endpoint(idempotent=True)
     async def set_tags(self, tags: dict[str, Tag], partition_id: str) -> None:
-        """See ``ShardStorage.set_tags``."""
+        """See ``ShardStorage.set_tags``. Raises ShardLost for a row that may have been lost."""
         operation = self.context.operation
         if self._storage.done(operation):
             return
         origin = Origin(self.context.caller, self.context.host.wall_time())
-        self._wake(self._storage.set_tags(tags, partition_id, origin, operation))
+        try:
+            self._wake(self._storage.set_tags(tags, partition_id, origin, operation))
+        except UnknownRow as error:
+            self._check_lost(error, partition_id)
+            raise
         self._note("queue.tags", list(tags), partition_id, (), tags)
         await self._written()
 
@@ -231,24 +254,32 @@ class QueueShard(Actor):
             self._dirty.set()
 
     @endpoint(roles=(CONTROLLER,))
-    async def cut(self, without: list[str], partition_id: str) -> int:
-        """Keeps the rows of now for the next ``snapshot``, but for ``without``; the number of the event up to which it will go."""
+    async def cut(self, without: list[str], partition_id: str) -> Cut:
+        """Keeps the rows of now for the next ``snapshot``, but for ``without``; says which moment that is."""
         rows = self._storage.rows_now()
         for key in without:
             rows.get(partition_id, {}).pop(key, None)
-        self._cut = rows, self._table.event
-        return self._table.event
+        self._cuts += 1
+        cut = Cut(self._table.incarnation, self._table.event, self._cuts)
+        self._cut = rows, cut
+        return cut
 
     @endpoint(roles=(CONTROLLER,))
-    async def snapshot(self, folder: str) -> Manifest:
-        """Writes the rows of the last ``cut``, else all rows as they are now, into ``folder``/shard-N while puts go on.
+    async def snapshot(self, folder: str, cut: Cut | None) -> Manifest:
+        """Writes the rows of ``cut``, None for all rows as they are now, into ``folder``/shard-N while puts go on.
 
-        Raises QueueStorageError.
+        A cut can be written once. Raises QueueStorageError, also when this is not the last cut of this life of the shard.
         """
-        rows, event = self._cut or (self._storage.rows_now(), self._table.event)
-        self._cut = None
         target = self.context.host.storage(f"{folder}/shard-{self._slot}")
-        return await self.context.host.run_blocking(snapshot.write, target, self._slot, self._table.incarnation, event, rows)
+        if cut is None:
+            rows, cut = self._storage.rows_now(), Cut(self._table.incarnation, self._table.event, 0)
+        elif self._cut is None or self._cut[1] != cut:
+            now = f"the shard is incarnation {self._table.incarnation}, at event {self._table.event}"
+            raise QueueStorageError(target.path, f"the rows of event {cut.event} of incarnation {cut.incarnation} are gone: {now}")
+        else:
+            rows = self._cut[0]
+            self._cut = None
+        return await self.context.host.run_blocking(snapshot.write, target, self._slot, cut.incarnation, cut.event, rows)
 
     @endpoint(idempotent=True)
     async def stats(self) -> ShardStats:
@@ -261,7 +292,7 @@ class QueueShard(Actor):
             waiting=self._budget.waiting(),
             journal=self._options.journal,
             journal_bytes=0 if journal is None else journal.size,
-            damaged=[in_words(damage) for damage in self._damages],
+            damaged=[damage.in_words() for damage in self._damages],
         )
 
     @endpoint
@@ -301,7 +332,11 @@ class QueueShard(Actor):
             position = journal.written
             async with self._synced:
                 await self._synced.wait_for(lambda: journal.synced >= position)
-        elif self._sync_timer is None:
+        else:
+            self._sync_later()
+
+    def _sync_later(self) -> None:
+        if self._sync_timer is None:
             self._sync_timer = asyncio.get_running_loop().call_later(SYNC_SECONDS, self._due)
 
     def _due(self) -> None:
@@ -320,12 +355,21 @@ class QueueShard(Actor):
         while True:
             await self._dirty.wait()
             self._dirty.clear()
-            await self.context.host.run_blocking(journal.sync)
+            await self.context.host.run_blocking(journal.sync, journal.unsynced())
             async with self._synced:
                 self._synced.notify_all()
+            self._compact()
+
+    def _compact(self) -> None:
+        """Writes some rows of the oldest file anew, where that is due. A disk that has no room for them is asked again later."""
+        try:
             if (file := self._storage.wasteful()) is not None:
                 self._storage.move(file)
+                self._budget.freed()
                 self._dirty.set()
+        except QueueStorageError as error:
+            logger.warning("shard %d cannot compact its journal now: %s", self._slot, error)
+            self._sync_later()
 
 
 def nbytes(column: Column) -> int:
@@ -335,10 +379,5 @@ def nbytes(column: Column) -> int:
 
 def size_of(keys: Sequence[str], fields: dict[str, Column]) -> int:
     """What new rows take of the budget, in bytes."""
-    return sum(column.nbytes + SEGMENT_BYTES for column in fields.values()) + ROW_BYTES * len(keys)
-
-
-def in_words(damage: Damage) -> str:
-    """What is said of damage on disk."""
-    which = f"; rows {', '.join(damage.keys[:8])} of partition {damage.partition!r}" if damage.keys else ""
-    return f"{damage.file}: {damage.size} bytes at {damage.offset} are lost ({damage.reason}){which}"
+    each = SEGMENT_BYTES + CELL_BYTES * len(keys)
+    return sum(column.nbytes + each for column in fields.values()) + ROW_BYTES * len(keys)

@@ -11,7 +11,7 @@ import msgspec
 from asyncrl.errors import QueueStorageError
 from asyncrl.runtime.files import StorageFolder
 from asyncrl.tensors.wire import Column
-from asyncrl.transfer_queue.records import Damage, PutRecord, columns_of, encode, field_heads, read
+from asyncrl.transfer_queue.records import Damage, PutRecord, check_format, columns_of, encode, field_heads, read
 from asyncrl.transfer_queue.segments import gather, merged_origins
 from asyncrl.transfer_queue.storage import RowRef, grouped
 
@@ -68,15 +68,40 @@ class _Writer:
         return f"{len(self.files) + 1:08d}.atq"
 
     def seal(self) -> None:
+        """Hand the open file to the disk; the next record begins another."""
         if self._descriptor >= 0:
             self._folder.sync(self._descriptor)
-            self._folder.close(self._descriptor)
             self.files.append(SealedFile(self._name, self._size, self._hash.hexdigest()))
-            self._descriptor = -1
+            self.close()
+
+    def close(self) -> None:
+        """Close the file that is open, if one is; harmless twice."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            self._folder.close(descriptor)
 
 
 def write(folder: StorageFolder, slot: int, incarnation: str, event: int, rows: Mapping[str, Mapping[str, RowRef]]) -> Manifest:
-    """Writes a snapshot into an empty folder; blocking. The manifest comes last. Raises QueueStorageError."""
+    """Writes a snapshot, in place of what is in the folder; blocking. The manifest comes last. Raises QueueStorageError."""
+    try:
+        # What an earlier try has left; without its manifest it is nothing.
+        for name in sorted(folder.names(), key=lambda name: name != MANIFEST):
+            folder.remove(name)
+        files = _write_rows(folder, rows)
+        manifest = Manifest(slot, incarnation, event, sum(len(found) for found in rows.values()), files)
+        descriptor = folder.create(f"{MANIFEST}.tmp")
+        try:
+            folder.write(descriptor, [msgspec.json.encode(manifest)])
+            folder.sync(descriptor)
+        finally:
+            folder.close(descriptor)
+        folder.rename(f"{MANIFEST}.tmp", MANIFEST)
+    except OSError as error:
+        raise QueueStorageError(folder.path, f"the snapshot of shard {slot} cannot be written: {error.strerror or error}") from error
+    return manifest
+
+
+def _write_rows(folder: StorageFolder, rows: Mapping[str, Mapping[str, RowRef]]) -> list[SealedFile]:
     writer = _Writer(folder)
     try:
         for partition, found in rows.items():
@@ -87,15 +112,9 @@ def write(folder: StorageFolder, slot: int, incarnation: str, event: int, rows: 
                 tags = {key: found[key].tag for key in keys}
                 writer.append(PutRecord(0, partition, keys, tags, heads), list(columns.values()))
         writer.seal()
-        manifest = Manifest(slot, incarnation, event, sum(len(found) for found in rows.values()), writer.files)
-        descriptor = folder.create(f"{MANIFEST}.tmp")
-        folder.write(descriptor, [msgspec.json.encode(manifest)])
-        folder.sync(descriptor)
-        folder.close(descriptor)
-        folder.rename(f"{MANIFEST}.tmp", MANIFEST)
-    except OSError as error:
-        raise QueueStorageError(folder.path, f"the snapshot of shard {slot} cannot be written: {error.strerror or error}") from error
-    return manifest
+    finally:
+        writer.close()
+    return writer.files
 
 
 def load(folder: StorageFolder) -> tuple[Manifest, Iterator[tuple[PutRecord, dict[str, Column]]]]:
@@ -114,6 +133,7 @@ def _records(folder: StorageFolder, manifest: Manifest) -> Iterator[tuple[PutRec
             data = folder.read(file.name)
         except OSError as error:
             raise QueueStorageError(path, f"it cannot be read: {error.strerror or error}") from error
+        check_format(path, data)
         if len(data) != file.size or hashlib.sha256(data).hexdigest() != file.sha256:
             raise QueueStorageError(path, "its size or its SHA-256 is not that of the manifest")
         for found in read(file.name, data):

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 from asyncrl.runtime.effects import OperationKey
 from asyncrl.tensors.wire import Column
+from asyncrl.transfer_queue.compaction import MOVED_ROWS, Compaction
 from asyncrl.transfer_queue.journal import Journal, JournalFile
-from asyncrl.transfer_queue.records import ClearRecord, Damage, PutRecord, Record, columns_of, field_heads
+from asyncrl.transfer_queue.losses import Losses
+from asyncrl.transfer_queue.records import ClearRecord, Damage, PutRecord, Record, field_heads
+from asyncrl.transfer_queue.replay import Replay
 from asyncrl.transfer_queue.rows import Guard, Origin, Tag
 from asyncrl.transfer_queue.segments import Cell, Row, gather, merged_origins
 from asyncrl.transfer_queue.table import ShardTable
@@ -15,10 +18,6 @@ from asyncrl.transfer_queue.watch import Watcher
 
 OPERATIONS = 4096
 """Latest idempotent changes that are remembered over a restart."""
-MOVED_ROWS = 256
-"""Rows of one record when rows are copied forward or into a snapshot."""
-SPARE_BYTES = 64 << 20
-"""Dead bytes of a journal below which it is left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,8 @@ class ShardStorage:
 
     def __init__(self, table: ShardTable, journal: Journal | None) -> None:
         self.table, self.journal = table, journal
+        self._compaction = None if journal is None else Compaction(table, journal)
+        self.losses = Losses()
         self._done: OrderedDict[OperationKey, None] = OrderedDict()
 
     def replay(self, resume_step: int | None = None) -> list[Damage]:
@@ -44,32 +45,14 @@ class ShardStorage:
         """
         if self.journal is None:
             return []
-        kept: list[tuple[int, int]] = []
-        undone: dict[str, dict[str, None]] = {}
-
-        def apply(record: Record, body: memoryview, file: int) -> None:
-            self.table.event = max(self.table.event, record.event)
-            self._remember(record.operation)
-            if isinstance(record, PutRecord):
-                origins = {head.name: head.origins for head in record.fields}
-                columns = columns_of(record, body)
-                for name in [name for name, found in origins.items() if any(origin.undone(resume_step) for origin, _ in found)]:
-                    del columns[name]
-                    undone.setdefault(record.partition, {}).update(dict.fromkeys(record.keys))
-                self.table.put(record.keys, record.partition, columns, record.tags, origins, file)
-            elif resume_step is None or record.retain <= resume_step:
-                lowest = self.table.oldest_file(record.keys, record.partition)
-                if record.retain >= 0 and resume_step is None and lowest is not None:
-                    kept.append((lowest, record.retain))
-                self.table.clear(record.keys, record.partition)
-            else:
-                undone.setdefault(record.partition, {}).update(dict.fromkeys(record.keys))
-
-        damages = self.journal.replay(apply)
-        self._begin_anew(undone)
-        for number, step in kept:
+        replay = Replay(self.table, self.losses, resume_step)
+        self.journal.replay(replay.apply, replay.damaged)
+        for operation in replay.operations:
+            self._remember(operation)
+        self._begin_anew(replay.undone)
+        for number, step in replay.retained:
             self.journal.retain(number, step)
-        return damages
+        return replay.damages
 
     def _begin_anew(self, undone: Mapping[str, Iterable[str]]) -> None:
         """Write down the rows that were given back: a later resume must not read what was undone as if it had happened."""
@@ -81,14 +64,16 @@ class ShardStorage:
             if found:
                 records.append((ClearRecord(0, partition, found), []))
                 records += self._copies(partition, {key: tuple(rows[key].cells) for key in found})
-        if not records:
-            return
-        file = self.journal.add_file(records)
-        for record, columns in records:
-            if isinstance(record, PutRecord):
-                self.table.clear(record.keys, record.partition)
-                origins = {head.name: head.origins for head in record.fields}
-                self.table.put(record.keys, record.partition, dict(zip(origins, columns, strict=True)), record.tags, origins, file)
+        if records:
+            self.journal.add_files(records, self._added)
+
+    def _added(self, record: Record, columns: Sequence[Column], file: int) -> None:
+        """A record was written down; so the rows lie in that file."""
+        if isinstance(record, ClearRecord):
+            self.table.clear(record.keys, record.partition)
+        else:
+            origins = {head.name: head.origins for head in record.fields}
+            self.table.put(record.keys, record.partition, dict(zip(origins, columns, strict=True)), record.tags, origins, file)
 
     def _copies(self, partition: str, fields: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[PutRecord, list[Column]]]:
         """Records of these fields of these rows, as they are now."""
@@ -133,8 +118,9 @@ class ShardStorage:
         tags: Mapping[str, Tag],
         origin: Origin,
         operation: OperationKey | None,
+        merges: bool = False,
     ) -> list[Watcher]:
-        """As ``put``, of what was checked."""
+        """As ``put``, of what was checked. ``merges``: the tags are of rows that exist."""
         origins = {name: [(origin, len(keys))] for name in fields}
         file = 0
         if self.journal is not None:
@@ -142,19 +128,23 @@ class ShardStorage:
                 # What it may overwrite comes back when the run resumes from before that step.
                 self.journal.retain(lowest, origin.step)
             heads = field_heads(fields, origins)
-            record = PutRecord(self.table.event + 1, partition, list(keys), dict(tags), heads, operation)
+            record = PutRecord(self.table.event + 1, partition, list(keys), dict(tags), heads, operation, merges)
             file = self.journal.append(record, list(fields.values()))
         self.table.event += 1
         self._remember(operation)
+        if self.losses:
+            self.losses.written(partition, keys, fields)
         return self.table.put(keys, partition, fields, tags, origins, file)
 
     def set_tags(self, tags: Mapping[str, Tag], partition: str, origin: Origin, operation: OperationKey | None = None) -> list[Watcher]:
         """Merges tags into rows that exist, all or none. Raises UnknownRow, QueueStorageError."""
         self.table.check_rows(tags, partition)
-        return self.write((), partition, {}, tags, origin, operation)
+        return self.write((), partition, {}, tags, origin, operation, merges=True)
 
     def clear(self, keys: Sequence[str], partition: str, retain: int = -1, operation: OperationKey | None = None) -> list[Watcher]:
         """Removes rows. ``retain`` >= 0: their records stay until a checkpoint of that step or a later one is committed."""
+        if self.losses:
+            self.losses.cleared(partition, keys)
         lowest = self.table.oldest_file(keys, partition)
         if lowest is None:
             return []
@@ -167,22 +157,19 @@ class ShardStorage:
         return self.table.clear(keys, partition)
 
     def wasteful(self) -> JournalFile | None:
-        """The file to compact next: the oldest one, when more than half of the journal is dead and it may go."""
-        journal = self.journal
-        if journal is None or journal.size - self.table.stored_bytes < max(self.table.stored_bytes, SPARE_BYTES):
-            return None
-        return journal.oldest()
+        """The file to compact next: see ``Compaction.due``."""
+        return None if self._compaction is None else self._compaction.due()
 
     def move(self, file: JournalFile) -> bool:
         """Copies some rows of the oldest file forward, or drops it when none is left. Returns whether it is gone."""
         assert self.journal is not None
-        for partition, part in self.table.partitions.items():
-            rows = [key for key, row in part.rows.items() if _lies_in(row, file.number)]
-            if rows:
-                self._move(partition, rows[:MOVED_ROWS], file.number)
-                return False
-        self.journal.drop(file)
-        return True
+        assert self._compaction is not None
+        found = self._compaction.rows_in(file)
+        if found is None:
+            self.journal.drop(file)
+            return True
+        self._move(*found, file.number)
+        return False
 
     def _move(self, partition: str, keys: Sequence[str], number: int) -> None:
         assert self.journal is not None
@@ -195,11 +182,13 @@ class ShardStorage:
                 rows[key].file = file
 
     def restore(self, records: Iterable[tuple[PutRecord, dict[str, Column]]]) -> None:
-        """Takes over the rows of a snapshot; the journal gets them too."""
-        for record, columns in records:
-            origins = {head.name: head.origins for head in record.fields}
-            file = 0 if self.journal is None else self.journal.append(record, list(columns.values()))
-            self.table.put(record.keys, record.partition, columns, record.tags, origins, file)
+        """Takes over the rows of a snapshot; the journal gets them too, all or none. Raises QueueStorageError."""
+        found = ((record, list(columns.values())) for record, columns in records)
+        if self.journal is not None:
+            self.journal.add_files(found, self._added)
+        else:
+            for record, columns in found:
+                self._added(record, columns, 0)
 
     def rows_now(self) -> dict[str, dict[str, RowRef]]:
         """All rows of all partitions at this moment, as references: cheap, and later changes do not touch them."""
@@ -208,10 +197,6 @@ class ShardStorage:
             for name, part in self.table.partitions.items()
             if part.rows
         }
-
-
-def _lies_in(row: Row, number: int) -> bool:
-    return row.file == number or any(segment.file == number for segment, _ in row.cells.values())
 
 
 def _fields_in(row: Row, number: int) -> tuple[str, ...]:

@@ -10,12 +10,13 @@ from asyncrl.tensors.wire import Allocate, Column, Layout, describe
 from asyncrl.transfer_queue.keys import check_keys, check_put
 from asyncrl.transfer_queue.row_tags import TagGroup
 from asyncrl.transfer_queue.rows import Change, Guard, Origin, Snapshot, TableStats, Tag, WatchEvent, matches
-from asyncrl.transfer_queue.segments import Cell, Row, Segment, gather, merged_origins
+from asyncrl.transfer_queue.segments import WASTE, Cell, Row, Segment, gather, merged_origins
 from asyncrl.transfer_queue.tag_columns import TagColumns
 from asyncrl.transfer_queue.watch import Watcher
 
-ROW_BYTES, SEGMENT_BYTES = 700, 900
-"""What a row and a segment take beside their values: objects, keys, small tags, offsets; measured with short ones."""
+ROW_BYTES, SEGMENT_BYTES, CELL_BYTES = 600, 880, 120
+"""What a row, a segment and one field of one row take beside the values: objects, keys, small tags, offsets. Measured with keys
+of ten characters and a tag of one short text, and a fifth more for longer ones."""
 
 Changes = dict[str, tuple[Tag | None, Tag | None]]
 """Tag before and after, by key; None where there is no row. Kept for watchers: where there are none, nobody asks."""
@@ -52,7 +53,8 @@ class ShardTable:
         self.event = 0
         """The number of the last change."""
         self.partitions: dict[str, Partition] = {}
-        self.stored_bytes = self._segments = self._live_bytes = self._rows = 0
+        self.stored_bytes = self._segments = self._cells = self._live_bytes = self.rows = 0
+        self._half_dead: dict[Segment, None] = {}
 
     def check(
         self, keys: Sequence[str], partition: str, fields: Mapping[str, Column], guard: Guard | None = None, overwrite: bool = False
@@ -130,6 +132,33 @@ class ShardTable:
         part = self.partitions.get(partition)
         return part is not None and all(key in part.rows and part.rows[key].cells for key in keys)
 
+    def exists(self, key: str, partition: str) -> bool:
+        """Whether there is such a row."""
+        part = self.partitions.get(partition)
+        return part is not None and key in part.rows
+
+    def holds(self, key: str, partition: str, field: str) -> bool:
+        """Whether there is such a row, and it has the field."""
+        return self.exists(key, partition) and field in self.partitions[partition].rows[key].cells
+
+    def layout(self, partition: str, field: str) -> Layout | None:
+        """The layout in which the rows of a partition hold a field; None where no row does."""
+        part = self.partitions.get(partition)
+        return part.fields[field].layout if part is not None and field in part.fields else None
+
+    def drop_field(self, partition: str, field: str, keys: Iterable[str] | None = None) -> list[str]:
+        """Forget what these rows, None for all, hold in a field; returns the keys of those that held it."""
+        part = self.partitions.get(partition)
+        if part is None:
+            return []
+        wasteful: dict[Segment, None] = {}
+        dropped = [key for key in (part.rows if keys is None else keys) if self.holds(key, partition, field)]
+        for key in dropped:
+            self._release(part, field, part.rows[key].cells.pop(field), wasteful)
+        for segment in wasteful:
+            self._shrink(segment)
+        return dropped
+
     def oldest_file(self, keys: Sequence[str], partition: str) -> int | None:
         """The lowest journal file that holds anything of these rows; None when none of them exists."""
         part = self.partitions.get(partition)
@@ -147,10 +176,8 @@ class ShardTable:
             row = part.rows.pop(key, None)
             if row is not None:
                 for name, cell in row.cells.items():
-                    self._release(part, name, cell)
-                    if cell[0].wasteful:
-                        wasteful[cell[0]] = None
-                self._rows -= 1
+                    self._release(part, name, cell, wasteful)
+                self.rows -= 1
                 if part.watchers:
                     changes[key] = (row.tag, None)
                 part.tags.remove(row)
@@ -182,10 +209,20 @@ class ShardTable:
             return None
         return Change(self.slot, self.incarnation, watcher.next_seq(), watcher.take())
 
+    def squeeze(self) -> bool:
+        """Frees the dead bytes of all segments that are more than half dead, however few. Returns whether there were any.
+
+        What is copied is less than what becomes free, so that all copies together are less than what was put.
+        """
+        half_dead, self._half_dead = self._half_dead, {}
+        for segment in half_dead:
+            self._shrink(segment)
+        return bool(half_dead)
+
     @property
     def used_bytes(self) -> int:
-        """Memory that the rows take, roughly: packed values, and a fixed sum for each row and each segment."""
-        return self.stored_bytes + ROW_BYTES * self._rows + SEGMENT_BYTES * self._segments
+        """Memory that the rows take, roughly: packed values, and a fixed sum for each row, each segment and each of their cells."""
+        return self.stored_bytes + ROW_BYTES * self.rows + SEGMENT_BYTES * self._segments + CELL_BYTES * self._cells
 
     def stats(self) -> TableStats:
         """Figures of the rows now."""
@@ -245,7 +282,7 @@ class ShardTable:
         if row is None:
             row = part.rows[key] = Row(file)
             part.tags.add(key, row, tag)
-            self._rows += 1
+            self.rows += 1
             if part.watchers:
                 changes[key] = (None, dict(tag))
         elif tag:
@@ -264,24 +301,27 @@ class ShardTable:
         self._live_bytes += segment.nbytes
         use = part.fields.setdefault(name, FieldUse(segment.column.layout))
         use.cells += len(rows)
+        self._cells += len(rows)
         wasteful: dict[Segment, None] = {}
         for index, row in enumerate(rows):
             replaced = row.cells.get(name)
             row.cells[name] = (segment, index)
             if replaced is not None:
-                self._release(part, name, replaced)
-                if replaced[0].wasteful:
-                    wasteful[replaced[0]] = None
+                self._release(part, name, replaced, wasteful)
         for other in wasteful:
             self._shrink(other)
 
-    def _release(self, part: Partition, name: str, cell: Cell) -> None:
-        """A row no longer refers to a cell."""
+    def _release(self, part: Partition, name: str, cell: Cell, wasteful: dict[Segment, None]) -> None:
+        """A row no longer refers to a cell. A segment that is worth a copy of its rest now is added to ``wasteful``."""
         segment, index = cell
         self._live_bytes -= segment.release(index)
+        self._cells -= 1
         if not segment.live_rows:
             self._segments -= 1
             self.stored_bytes -= segment.nbytes
+            self._half_dead.pop(segment, None)
+        elif dead := segment.dead_bytes:
+            (wasteful if dead >= WASTE else self._half_dead)[segment] = None
         use = part.fields[name]
         use.cells -= 1
         if not use.cells:
@@ -289,6 +329,7 @@ class ShardTable:
 
     def _shrink(self, segment: Segment) -> None:
         """Copy the live rows of a segment into a new one, so that the bytes of the dead ones are free."""
+        self._half_dead.pop(segment, None)
         if not segment.live_rows:
             return
         alive = [(index, row) for index, row in enumerate(segment.owners) if row is not None]

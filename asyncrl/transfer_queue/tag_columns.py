@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from asyncrl.transfer_queue.row_tags import TagGroup
 from asyncrl.transfer_queue.rows import Tag
@@ -11,14 +11,16 @@ from asyncrl.transfer_queue.rows import Tag
 if TYPE_CHECKING:
     from asyncrl.transfer_queue.segments import Row
 
+T = TypeVar("T")
+
 SPARE_PLACES = 32
-"""Empty places that a block may have however few rows it holds."""
+"""Empty places that a block may have however few rows it holds, and that a list leaves out without closing them up."""
 
 
 class TagBlock:
     """Rows whose tags have the same ``names``, in the order in which they came to have them.
 
-    ``rows`` has None, and the lists beside it something, where a row has left; ``empty`` counts such places.
+    ``empty`` are the places that rows have left: there is None in ``rows`` and the columns, and "" in ``keys``.
     """
 
     __slots__ = ("empty", "keys", "names", "places", "rows", "values")
@@ -29,7 +31,7 @@ class TagBlock:
         self.keys: list[str] = []
         self.rows: list[Row | None] = []
         self.values: list[list[Any]] = [[] for _ in names]
-        self.empty = 0
+        self.empty: list[int] = []
 
     def add(self, key: str, row: Row, tag: Mapping[str, Any]) -> None:
         """One more row; its tag has the names of this block in their order."""
@@ -44,37 +46,58 @@ class TagBlock:
         return {name: column[place] for name, column in zip(self.names, self.values, strict=True)}
 
     def remove(self, place: int) -> None:
-        """The row at a place leaves; that of others may change."""
-        self.rows[place] = None
-        self.empty += 1
-        if self.empty > SPARE_PLACES and 2 * self.empty > len(self.rows):
+        """The row at a place leaves, and nothing of its tag stays; the places of others may change."""
+        self.rows[place], self.keys[place] = None, ""
+        for column in self.values:
+            column[place] = None
+        self.empty.append(place)
+        if len(self.empty) > SPARE_PLACES and 2 * len(self.empty) > len(self.rows):
             self.close_up()
 
     def close_up(self) -> None:
         """Leaves no place empty."""
-        kept = [place for place, row in enumerate(self.rows) if row is not None]
-        self.keys = [self.keys[place] for place in kept]
-        self.values = [[column[place] for place in kept] for column in self.values]
-        self.rows = [self.rows[place] for place in kept]
+        gaps = sorted(self.empty)
+        self.keys, self.rows = without(self.keys, gaps), without(self.rows, gaps)
+        self.values = [without(column, gaps) for column in self.values]
         for place, row in enumerate(self.rows):
             if row is not None:
                 row.place = place
-        self.empty = 0
+        self.empty.clear()
 
     def matching(self, where: Mapping[str, Any] | None) -> TagGroup | None:
         """The rows that match, None without any. The lists are copies."""
         if where and not all(name in self.places for name in where):
             return None
-        if self.empty:
+        if len(self.empty) > SPARE_PLACES:
             self.close_up()
+        if len(self.empty) == len(self.rows):
+            return None
         if not where:
-            return TagGroup(list(self.names), list(self.keys), [list(column) for column in self.values]) if self.keys else None
+            gaps = sorted(self.empty)
+            return TagGroup(list(self.names), without(self.keys, gaps), [without(column, gaps) for column in self.values])
         found: Iterator[int] | range = range(len(self.keys))
         for name, wanted in where.items():
             found = _places_of(wanted, self.values[self.places[name]], found)
-        kept = list(found)
+        kept = [place for place in found if self.rows[place] is not None]
         columns = [[column[place] for place in kept] for column in self.values]
         return TagGroup(list(self.names), [self.keys[place] for place in kept], columns) if kept else None
+
+
+def without(column: list[T], gaps: Sequence[int]) -> list[T]:
+    """A copy that leaves out some places, which are given in rising order.
+
+    >>> without(["a", "b", "c", "d"], [0, 2])
+    ['b', 'd']
+    """
+    if not gaps:
+        return column[:]
+    found: list[T] = []
+    start = 0
+    for gap in gaps:
+        found += column[start:gap]
+        start = gap + 1
+    found += column[start:]
+    return found
 
 
 def _places_of(wanted: Any, column: list[Any], places: Iterator[int] | range) -> Iterator[int]:
@@ -112,7 +135,7 @@ class TagColumns:
         """The row is in no block any more."""
         block = row.block
         block.remove(row.place)
-        if block.empty == len(block.rows):
+        if len(block.empty) == len(block.rows):
             del self._blocks[block.names]
 
     def matching(self, where: Mapping[str, Any] | None) -> list[TagGroup]:

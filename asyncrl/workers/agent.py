@@ -153,8 +153,13 @@ class AgentWorker(Actor):
 
     @endpoint(roles=(CONTROLLER,))
     async def partials(self) -> list[PartialGroup]:
-        """What has been sampled for the running groups, as far as engines have given it back: after a pause all of it."""
-        await self.router.catch_up()
+        """What has been sampled for the running groups, as far as engines have given it back: after a pause all of it.
+
+        Nothing before ``connect``: a life that begins anew runs no group.
+        """
+        if self._router is None:
+            return []
+        await self._router.catch_up()
         return [group.turns.partial() for group in self._groups.values()]
 
     def _start(self, group: PromptGroup, router: EngineRouter) -> None:

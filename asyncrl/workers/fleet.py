@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from asyncrl.errors import ActorDied, TransferInterrupted, Undeliverable, WeightSyncError
 from asyncrl.runtime.actor import Actor, endpoint
@@ -11,6 +12,7 @@ from asyncrl.runtime.curve import CONTROLLER
 from asyncrl.runtime.directory import Directory
 from asyncrl.runtime.messages import ActorAddress
 from asyncrl.runtime.ref import ActorRef
+from asyncrl.runtime.tasks import running
 from asyncrl.workers.engine_process import EngineProcess, Held
 from asyncrl.workers.weights import WeightSender
 
@@ -73,6 +75,11 @@ class EngineFleet(Actor):
         if not serves:
             await self._bring(members[0], wanted)
 
+    @endpoint(roles=(CONTROLLER,))
+    async def down(self, process: str) -> None:
+        """Return as soon as the engine of this process is down: from its death until its next life."""
+        await self._members[process].down.wait()
+
     async def _follow(self, directory: ActorAddress) -> None:
         """Hear of each new life of an engine.
 
@@ -107,9 +114,7 @@ class EngineFleet(Actor):
         async with member.lock:
             for tried in range(1, TRIES + 1):
                 try:
-                    held = await member.engine.call(EngineProcess.held)
-                    if held != wanted and held.version <= wanted.version:
-                        held = await member.sender.call(WeightSender.send, member.engine.address)
+                    held = await (self._send(member, wanted) if needed else _while_up(member, lambda: self._send(member, wanted)))
                     break
                 except (TransferInterrupted, ActorDied, Undeliverable) as error:
                     logger.warning("version %d has not reached %s: %s", wanted.version, member.name, error)
@@ -120,6 +125,28 @@ class EngineFleet(Actor):
             if held.version == wanted.version and held.digest != wanted.digest:
                 raise WeightSyncError(f"{member.name} holds {held.digest} as version {held.version}; published was {wanted.digest}")
         return True
+
+    async def _send(self, member: Member, wanted: Held) -> Held:
+        """Send what the engine does not have; returns what it holds then. Waits for an engine that is started again."""
+        held = await member.engine.call(EngineProcess.held)
+        if held != wanted and held.version <= wanted.version:
+            return await member.sender.call(WeightSender.send, member.engine.address)
+        return held
+
+
+async def _while_up(member: Member, function: Callable[[], Coroutine[Any, Any, Held]]) -> Held:
+    """The result of ``function``. Raises ActorDied as soon as the member is down: a call would wait for its next life."""
+
+    async def watch() -> None:
+        await member.down.wait()
+        raise ActorDied(member.name, "it is between two lives")
+
+    try:
+        async with running(watch):
+            return await function()
+    except ExceptionGroup as both:
+        # It has failed in the moment in which the member went down.
+        raise both.exceptions[-1] from None
 
 
 async def _is_down(member: Member) -> bool:

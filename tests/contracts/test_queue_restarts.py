@@ -7,12 +7,14 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
 
-from asyncrl.errors import ActorDied, ShardLost
+from asyncrl.errors import ActorDied, QueueStorageError, ShardLost
 from asyncrl.runtime import ActorSystem, endpoint
+from asyncrl.runtime.files import DiskFolder
 from asyncrl.tensors.wire import Column
 from asyncrl.transfer_queue.client import Snapshot, Tag, TransferQueue, WatchEvent
 from asyncrl.transfer_queue.keys import placement
@@ -159,3 +161,54 @@ async def test_a_watch_of_a_shard_that_is_gone_for_good_ends_with_its_death(tmp_
             kill(0)
             with pytest.raises(ActorDied, match="shard-0"):
                 await anext(events)
+
+
+class InterruptedStart(QueueShard):
+    """A shard whose first life is killed when it has written down what it takes over, and nobody knows it yet."""
+
+    async def on_start(self) -> None:
+        if self.context.system.identity.generation == 0:
+            mock.patch.object(DiskFolder, "rename", _dies).start()
+        await super().on_start()
+
+
+def _dies(folder: DiskFolder, name: str, new: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def test_a_first_start_that_was_killed_is_done_again_by_the_next_one_of_the_attempt(tmp_path: Path) -> None:
+    saved, empty, used = str(tmp_path / "saved"), str(tmp_path / "empty"), str(tmp_path / "used")
+    async with ActorSystem.local() as system:
+        options = ShardOptions(journal="interval", journal_folder=used)
+        before = TransferQueue([await system.spawn(QueueShard, 0, options, name="before")])
+        await before.kv_batch_put(["a_0", "b_0"], "train", {"x": Column.dense([1, 2])})
+        await before.snapshot(saved)
+        await before.kv_clear(["a_0"], "train", retain=2)
+
+        async def rows(name: str, options: ShardOptions) -> list[str]:
+            with pytest.raises(ActorDied):
+                await system.spawn(InterruptedStart, 0, options, name=name, process=name, restarts=3)
+            shard = await system.spawn(InterruptedStart, 0, options, name=name, process=name, restarts=3)
+            queue = TransferQueue([system.ref(shard.address, QueueShard).with_deadline(20.0)])
+            [figures] = await queue.stats()
+            assert figures.incarnation.endswith(".1")
+            assert figures.damaged == []
+            return sorted(await queue.kv_list("train"))
+
+        restore = ShardOptions(journal="interval", journal_folder=empty, restore=saved, resume_step=1)
+        resume = ShardOptions(journal="interval", journal_folder=used, resume_step=1)
+        restored, resumed = await asyncio.gather(rows("restored", restore), rows("resumed", resume))
+        assert restored == resumed == ["a_0", "b_0"]
+
+
+async def test_a_cut_that_went_with_its_shard_is_not_taken_for_another_moment(tmp_path: Path) -> None:
+    async with ActorSystem.local() as system:
+        queue = await started(system, 1, kept(tmp_path))
+        await queue.kv_batch_put(["a_0", "trained_0"], "train", {"x": Column.dense([1, 2])})
+        cuts = await queue.cut(["trained_0"], "train")
+        kill(0)
+        await queue.kv_put("a_0", "train", {"adv": Column.dense([9])}, step=2)
+        with pytest.raises(QueueStorageError, match=r"shard-0: the rows of event 1 of incarnation .* are gone"):
+            await queue.snapshot(str(tmp_path / "saved"), cuts)
+        [again] = await queue.cut(["trained_0"], "train")
+        assert [manifest.rows for manifest in await queue.snapshot(str(tmp_path / "saved"), [again])] == [1]

@@ -25,6 +25,8 @@ def test_what_was_written_is_read_in_order(folder: StorageFolder) -> None:
     folder.sync(descriptor)
     folder.close(descriptor)
     written(folder, "a", b"x")
+    folder.sync_file("b")
+    folder.sync_folder()
     assert folder.names() == ["a", "b"]
     assert bytes(folder.read("b")) == b"onetwo" + b"3" * 3000
 

@@ -1,14 +1,16 @@
 """Runs of the three modes in which processes are killed: how they are chosen, started and checked."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 
 from asyncrl.trainer.sampler import ENDED
+from asyncrl.training.checkpoint import LATEST
 from asyncrl.trajectory import TrajectoryKey
 from tests.processes.drawn_engine import LONGEST, drawn_answer
 from tests.processes.killer import Kill, Plan, Record
@@ -18,8 +20,11 @@ from tests.processes.live_run import live_run
 PROMPTS, SESSIONS, STEPS = 4, 4, 10
 """Of a step, of a prompt, of a run."""
 THRESHOLD, AHEAD = 3, 2
+VALIDATED = 2
+"""Steps from one validation to the next; a checkpoint is written after each step."""
 LIMIT = 240.0
 """Seconds after which a run hangs. On two cores of its own it takes 20, most of them to start and to end."""
+ACCURACY = "val-core/add1_train/acc/mean@1"
 TESTS = ROOT / "tests" / "processes"
 V1 = "trainer.v1"
 OPTIONS = (
@@ -33,6 +38,9 @@ OPTIONS = (
     "reward.num_workers=2",
     f"reward.custom_reward_function.path={TESTS / 'counting_reward.py'}",
     f"trainer.total_training_steps={STEPS}",
+    f"trainer.test_freq={VALIDATED}",
+    "trainer.save_freq=1",
+    "trainer.max_actor_ckpt_to_keep=1",
     f"{V1}.sampler.max_off_policy_strategy=wait",
     f"{V1}.sampler.max_off_policy_threshold={THRESHOLD}",
 )
@@ -136,8 +144,16 @@ def make_run(run: DeathRun, folder: Path) -> DeathReport:
         assert [kill.victim for kill in report.record.kills] == [kill.victim for kill in run.kills], live.output()
         assert all(any(line.startswith(f"{kill.victim} (pid") for line in live.stdout) for kill in run.kills), live.output()
         assert live.metrics[-1]["training/prompts/trained"] == PROMPTS * STEPS
+        check_validations(live.metrics)
+        assert (live.run_folder / LATEST).read_text() == str(STEPS), live.output()
     check_fates(report)
     return report
+
+
+def check_validations(metrics: Sequence[Mapping[str, Any]]) -> None:
+    """Every session of every validation was counted, with the score of the scripted reward."""
+    found = {record["step"]: record[ACCURACY] for record in metrics if ACCURACY in record}
+    assert found == dict.fromkeys(range(VALIDATED, STEPS + 1, VALIDATED), 1.0)
 
 
 def check_fates(report: DeathReport) -> None:

@@ -3,7 +3,7 @@
 torchrun … -m tests.processes.killer PLAN.json config=quickstart key=value …
 
 The plan names the file for the result and the kills in their order: a victim, and the step from which on it is killed as soon as
-a session runs, a group has finished, and the ``patience`` of that kill in such moments has passed.
+a session runs, a group has finished, and the ``patience`` of that kill in such moments has passed; in training, or in a validation.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -45,6 +45,8 @@ class Kill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     victim: str
     step: int
     patience: int = 0
+    partition: str = "train"
+    """Whose groups run and have finished at that moment."""
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,28 +118,28 @@ class Killer:
 
     def __init__(self, kills: Sequence[Kill], record: Record, trainer: Trainer, shards: int) -> None:
         self._left, self._record, self._trainer, self._shards = list(kills), record, trainer, shards
-        self._statuses: dict[str, Status] = {}
+        self._statuses: dict[str, dict[str, Status]] = {"train": {}, "val": {}}
         self._patience = 0
         self._pid: int | None = None
 
     async def run(self) -> None:
         """Follow until cancelled."""
-        parts = self._trainer.parts
-        async for event in parts.queue.watch(parts.replay.partition_id, where={"is_prompt": True}):
-            self._hear(event)
-            counts = Counter(self._statuses.values())
-            if self._left and counts[Status.RUNNING] and counts[Status.FINISHED] and self._trainer.step >= self._left[0].step:
-                self._meet(self._left[0], counts)
+        await asyncio.gather(*(self._follow(partition) for partition in self._statuses))
 
-    def _hear(self, event: Snapshot | Change) -> None:
-        if isinstance(event, Snapshot):
-            here = [uid for uid in self._statuses if placement(uid, self._shards) == event.slot]
-            self._statuses = {uid: status for uid, status in self._statuses.items() if uid not in here}
-        for uid, tag in event.rows.items():
-            if tag is None:
-                self._statuses.pop(uid, None)
-            else:
-                self._statuses[uid] = Status(tag["status"])
+    async def _follow(self, partition: str) -> None:
+        async for event in self._trainer.parts.queue.watch(partition, where={"is_prompt": True}):
+            self._statuses[partition] = statuses = self._heard(self._statuses[partition], event)
+            counts = Counter(statuses.values())
+            kill = self._left[0] if self._left and self._left[0].partition == partition else None
+            if kill is not None and counts[Status.RUNNING] and counts[Status.FINISHED] and self._trainer.step >= kill.step:
+                self._meet(kill, counts)
+
+    def _heard(self, statuses: Mapping[str, Status], event: Snapshot | Change) -> dict[str, Status]:
+        replaced = isinstance(event, Snapshot)
+        kept = {uid: status for uid, status in statuses.items() if not (replaced and placement(uid, self._shards) == event.slot)}
+        gone = [uid for uid, tag in event.rows.items() if tag is None]
+        heard = {uid: Status(tag["status"]) for uid, tag in event.rows.items() if tag is not None}
+        return {uid: status for uid, status in (kept | heard).items() if uid not in gone}
 
     def _meet(self, kill: Kill, counts: Counter[Status]) -> None:
         """A moment that a kill waits for. The first ones pass: one to find the victim, which takes a while, then its patience."""
@@ -148,7 +150,8 @@ class Killer:
         else:
             os.kill(self._pid, signal.SIGKILL)
             done = Killed(kill.victim, self._trainer.step, counts[Status.RUNNING], counts[Status.FINISHED])
-            say(f"killed {kill.victim} (pid {self._pid}) at step {done.step}: {done.running} groups running, {done.finished} finished")
+            counts_of = f"{done.running} groups running, {done.finished} finished in {kill.partition!r}"
+            say(f"killed {kill.victim} (pid {self._pid}) at step {done.step}: {counts_of}")
             self._record.kills.append(done)
             del self._left[0]
             self._pid = None
@@ -173,7 +176,7 @@ async def train(plan: Plan, session: Session) -> None:
         feeder = parts.flow.feeder
         parts.flow.feeder = NotingFeeder(parts.queue, feeder.agents, feeder.settings).note(record)
         assert session.system.directory is not None
-        revival = Revival(session.system.ref(session.system.directory, Directory), session.cluster, parts.flow)
+        revival = Revival(session.system.ref(session.system.directory, Directory), session.cluster, trainer.worker_died)
         killer = Killer(plan.kills, record, trainer, session.loaded.config.transfer_queue.shards)
         async with running(revival.run, killer.run):
             await trainer.run()

@@ -13,10 +13,10 @@ from tests.processes.killer import Kill
 from tests.processes.kolmogorov import distance, p_value, tail
 
 SOON = (
-    DeathRun(1, "colocate_async", 2, 0, (Kill("agent-0", 2), Kill("reward-1", 3), Kill("shard-0", 5))),
-    DeathRun(2, "separate_async", 1, 1, (Kill("engine-0", 3), Kill("shard-1", 6))),
+    DeathRun(1, "colocate_async", 2, 0, (Kill("agent-0", 2), Kill("agent-1", 3, partition="val"), Kill("reward-1", 5), Kill("shard-0", 6))),
+    DeathRun(2, "separate_async", 1, 1, (Kill("engine-0", 3), Kill("shard-1", 6), Kill("agent-0", 7, partition="val"))),
 )
-"""The runs of the suite: five kills, one of each kind at least."""
+"""The runs of the suite: seven kills, one of each kind at least, two of them in a validation."""
 SEEDS = range(101, 121)
 KILLS = 2
 """In each of the runs of ``make faults``."""

@@ -20,6 +20,10 @@ class LyingLink:
     def state(self) -> str:
         return self._link.state
 
+    @property
+    def tells(self) -> bool:
+        return self._link.tells
+
     def send(self, frames: Frames) -> None:
         kept, self._kept = self._kept, None
         lies = self._random.random() < self._rate

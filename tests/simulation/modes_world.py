@@ -7,6 +7,7 @@ drawn time too, and the world keeps for itself what the flow must not get wrong:
 import asyncio
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
@@ -26,7 +27,6 @@ from asyncrl.trainer.sampler import Ask, AsyncSampler, GroupFilter, Sampler, Syn
 from asyncrl.trainer.schedule import Schedule
 from asyncrl.trajectory import PromptGroup, SamplingParams, Status
 from asyncrl.transfer_queue.client import Guard, TransferQueue
-from asyncrl.transfer_queue.keys import placement
 from asyncrl.transfer_queue.shard import QueueShard
 from asyncrl.workers.agent import AgentWorker
 
@@ -54,6 +54,17 @@ class Plan:
     """Chance of a step that an agent worker dies in it."""
     lease: float
     agents: int
+    good: Callable[[int], bool] | None = None
+    """Which prompts, by their number, give a group that can be trained; None: as drawn."""
+    otherwise: Literal["alike", "failed", "silent"] = "alike"
+    """What becomes of the others: answers that are judged the same, no answer, or nothing until the lease ends."""
+    most_batches: int = 0
+
+    def becomes(self, uid: str) -> str:
+        """``good``, or what becomes of this prompt instead; nothing where it is drawn."""
+        if self.good is None:
+            return ""
+        return "good" if self.good(int(uid.split("p")[1])) else self.otherwise
 
     @classmethod
     def draw(cls, seed: int) -> "Plan":
@@ -168,6 +179,8 @@ class SimulatedAgent(Actor):
         guard = Guard(group.uid, {"lease": group.lease})
         try:
             await self._queue.kv_put(group.uid, "train", tag={"status": Status.RUNNING}, guard=guard)
+            if world.plan.becomes(group.uid) == "silent":
+                await asyncio.Event().wait()
             await world.generate(rng.uniform(0.0, 1.0))
             await world.open.wait()
             oldest = world.version
@@ -181,6 +194,8 @@ class SimulatedAgent(Actor):
     async def _finish(self, group: PromptGroup, guard: Guard, oldest: int, rng: Random) -> None:
         alike = rng.random() < self._world.plan.alike
         failed = [number for number in range(group.sessions) if rng.random() < self._world.plan.failing]
+        if becomes := self._world.plan.becomes(group.uid):
+            alike, failed = becomes == "alike", list(range(group.sessions)) if becomes == "failed" else []
         scores = {number: 1.0 if alike else float(number) for number in range(group.sessions) if number not in failed}
         tags = [{"status": "success", "score": score, "trainable_len": 5, "response_len": 5, "seq_len": 7} for score in scores.values()]
         marker = {
@@ -234,7 +249,7 @@ async def play(simulation: Simulation, plan: Plan) -> Result:
         spawned = [await beside.spawn(SimulatedAgent, world, seen, name=f"agent-{number}") for number in range(plan.agents)]
         agents = [here.ref(agent.address, AgentWorker) for agent in spawned]
         queue = TransferQueue([here.ref(shard.address, QueueShard) for shard in shards])
-        replay = ReplayBuffer(queue, "train", said.append, slot_of=lambda uid: placement(uid, SHARDS))
+        replay = ReplayBuffer(queue, "train", said.append)
         settings = GroupSettings(
             "train", SESSIONS, SamplingParams(max_tokens=8), 1, "single_turn_agent", report_start=plan.threshold is not None
         )
@@ -251,6 +266,7 @@ async def play(simulation: Simulation, plan: Plan) -> Result:
             batch=plan.batch,
             total_steps=plan.steps,
             lease_seconds=plan.lease,
+            most_batches=plan.most_batches,
         )
         result = Result([], [], flow.ledger, world, said, 0)
         async with running(replay.run):

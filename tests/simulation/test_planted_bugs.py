@@ -37,15 +37,15 @@ def a_credit_is_lost(patch: pytest.MonkeyPatch) -> None:
 def a_credit_is_lost_with_its_waiter(patch: pytest.MonkeyPatch) -> None:
     """A caller that is cancelled in the very turn in which it was given a credit keeps it."""
 
-    async def acquire(window: Window) -> None:
+    async def acquire(window: Window, silence: float = 0.0) -> bool:
         loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
+        waiter: asyncio.Future[bool] = loop.create_future()
         window.waiters.append(waiter)
         if window.free:
             window.free -= 1
             loop.call_soon(window.release)
         try:
-            await waiter
+            return await waiter
         finally:
             window.waiters.remove(waiter)
 

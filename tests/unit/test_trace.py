@@ -42,9 +42,9 @@ def test_a_row_has_its_own_life_and_that_of_its_prompts_marker() -> None:
         (3.0, "u_0_0", "put", "policy-0"),
     ]
     assert life.fields_now() == [
-        FieldNow("u_0_0", "old_log_probs", "policy-0", 3.0, 2, 1, ""),
-        FieldNow("u_0_0", "prompts", "agent-0", 1.0, 1, 0, ""),
-        FieldNow("u_0_0", "responses", "agent-0", 1.0, 1, 0, "policy-0"),
+        FieldNow("train", "u_0_0", "old_log_probs", "policy-0", 3.0, 2, 1, ""),
+        FieldNow("train", "u_0_0", "prompts", "agent-0", 1.0, 1, 0, ""),
+        FieldNow("train", "u_0_0", "responses", "agent-0", 1.0, 1, 0, "policy-0"),
     ]
 
 
@@ -52,6 +52,26 @@ def test_a_prompt_has_the_lives_of_all_its_rows_and_what_is_cleared_holds_nothin
     life = life_of(EVENTS, "u")
     assert {step.key for step in life.steps} == {"u", "u_0_0", "u_1_0"}
     assert {held.key for held in life.fields_now()} == {"u_0_0"}
+
+
+def test_rows_of_one_key_in_two_partitions_have_lives_of_their_own() -> None:
+    events = [
+        note(1.0, "queue.put", ["u_0_0"], fields="x", by="agent-0"),
+        note(2.0, "queue.put", ["u_0_0"], fields="x", by="agent-1", partition="val"),
+        note(3.0, "queue.get", ["u_0_0"], fields="x", by="policy-0", partition="val"),
+        note(4.0, "queue.put", ["u_0_0"], fields="y", by="agent-1", partition="val"),
+    ]
+    train = FieldNow("train", "u_0_0", "x", "agent-0", 0.0, 1, 0, "")
+    life = life_of(events, "u_0_0")
+    assert life.fields_now() == [
+        train,
+        FieldNow("val", "u_0_0", "x", "agent-1", 1.0, 1, 0, "policy-0"),
+        FieldNow("val", "u_0_0", "y", "agent-1", 3.0, 1, 0, ""),
+    ]
+    assert [life.where(step.partition, step.key) for step in life.steps] == ["train/u_0_0", *["val/u_0_0"] * 3]
+    cleared = life_of([*events, note(5.0, "queue.clear", ["u_0_0"], partition="val")], "u_0_0")
+    assert cleared.fields_now() == [train]
+    assert life_of(events[:1], "u_0_0").where("train", "u_0_0") == "u_0_0"
 
 
 def test_a_timeline_has_a_line_for_each_process() -> None:

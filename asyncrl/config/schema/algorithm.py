@@ -48,9 +48,15 @@ class FilterGroups(Section, frozen=True, kw_only=True):
     metric: Name = "reward"
     """What must differ: ``reward``, the score, or another value that the reward function returns."""
     max_num_gen_batches: NonNegativeInt = 0
-    """``sync``: at most so many times ``data.train_batch_size`` prompts for one step; 0 = no limit."""
+    """At most so many times ``data.train_batch_size`` prompts for one step, which ends the run when it needs more; 0 = no limit
+    but that of a run that gets nowhere."""
     max_inflight_gen_batches: Count = 1
     """``sync``: at most so many times ``data.train_batch_size`` prompts at once."""
+
+    @property
+    def gen_batches(self) -> int:
+        """How many times its prompts a step may need; 0 for no limit, as without the filter."""
+        return self.max_num_gen_batches if self.enable else 0
 
 
 class CustomAdvEstimator(Section, frozen=True, kw_only=True):

@@ -8,9 +8,10 @@ import pytest
 from asyncrl import cli
 from asyncrl.config.checks import check_world
 from asyncrl.config.load import load_config
-from asyncrl.config.plan import batch_arithmetic, rows_per_micro_batch
+from asyncrl.config.plan import batch_arithmetic, most_in_flight, rows_per_micro_batch
 from asyncrl.config.schema import Config
 from asyncrl.errors import ConfigError
+from asyncrl.trainer.schedule import Schedule
 
 R = "actor_rollout_ref"
 
@@ -115,3 +116,23 @@ def test_local_updates_of_a_step_are_planned() -> None:
     plan = batch_arithmetic(config, world_size=3, nodes=1)
     assert (plan.local_updates, plan.optimizer_steps, plan.prompts_in_flight) == (2, 2, 64)
     assert "32, at most 64 in flight, in 2 local updates" in plan.render()
+
+
+def test_a_fractional_look_ahead_loses_no_prompt_to_rounding() -> None:
+    # Hundredths of whole hundreds are whole numbers: 15 hundredths of 100 prompts are 15, of 200 are 30.
+    assert (most_in_flight(100, 0.15), most_in_flight(200, 0.15)) == (115, 230)
+    for hundredths in range(301):
+        for hundreds in (1, 2, 7):
+            assert most_in_flight(100 * hundreds, hundredths / 100) == 100 * hundreds + hundredths * hundreds
+    # Parts of a prompt are left out.
+    assert [most_in_flight(4, ahead) for ahead in (0.0, 0.24, 0.25, 0.999, 1.0)] == [4, 4, 5, 7, 8]
+
+
+def test_the_plan_and_the_schedule_count_alike() -> None:
+    config = quickstart(
+        "trainer.v1.trainer_mode=colocate_async",
+        "trainer.v1.colocate_async.num_warmup_batches=0.15",
+        "data.train_batch_size=100",
+        f"{R}.actor.ppo_mini_batch_size=50",
+    )
+    assert batch_arithmetic(config, 2, 1).prompts_in_flight == Schedule(lookahead=0.15).room(100, in_flight=0, remaining=1000) == 115

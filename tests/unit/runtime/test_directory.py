@@ -159,12 +159,23 @@ class Wire:
         self._to = int(endpoint.rsplit(":", 1)[1])
         self._ends: list[asyncio.StreamWriter] = []
         self._server: asyncio.Server | None = None
+        self.hangs_up = False
+        self._hung_up: asyncio.Queue[None] = asyncio.Queue()
 
     async def open(self) -> str:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         return f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
+    async def hung_up(self, times: int) -> None:
+        """Returns when it has hung up so many times since the last call."""
+        for _ in range(times):
+            await self._hung_up.get()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.hangs_up:
+            writer.transport.abort()
+            self._hung_up.put_nowait(None)
+            return
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._to)
         self._ends += [writer, far_writer]
         await asyncio.gather(self._carry(reader, far_writer), self._carry(far_reader, writer))
@@ -202,6 +213,33 @@ async def test_a_connection_that_breaks_without_any_news_is_made_again(town: Tow
         with pytest.raises(ActorDied, match="shard died: connection lost"):
             await call
         assert await counter.with_deadline(10).call(Counter.add, 1) == 1
+        await wire.close()
+
+
+async def test_a_line_that_hangs_up_for_a_time_has_no_other_key_and_the_directory_is_followed_again(town: Town) -> None:
+    tcp = "tcp://127.0.0.1:*"
+    async with (
+        ActorSystem.bind("far", tcp, host=RealHost(), attempt="a1", token=b"t" * 32) as far,
+        ActorSystem.bind("near", tcp, host=RealHost(), attempt="a1", token=b"t" * 32) as near,
+    ):
+        directory = await far.spawn(Directory, town.known, lambda actor: [], name="directory")
+        counter = await far.spawn(Counter, name="counter")
+        wire = Wire(far.endpoint)
+        endpoint = await wire.open()
+        new = await town.shard(3)
+        town.tell("restarting", 2)
+        await near.join(msgspec.structs.replace(directory.address, endpoint=endpoint))
+        early = msgspec.structs.replace(new.address("counter"), generation=2)
+        waiting = asyncio.ensure_future(near.ref(early, Counter).with_deadline(20).call(Counter.add, 1))
+        wire.hangs_up = True
+        wire.cut()
+        await wire.hung_up(3)
+        with pytest.raises(ActorDied, match=f"far died: ({endpoint} hangs up|connection lost)"):
+            await near.ref(msgspec.structs.replace(counter.address, endpoint=endpoint), Counter).call(Counter.add, 1)
+        await wire.hung_up(3)
+        wire.hangs_up = False
+        town.tell("up", 3, new.address("counter"))
+        assert await waiting == 301
         await wire.close()
 
 

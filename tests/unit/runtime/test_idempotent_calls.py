@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import ClassVar
 
 import msgspec
@@ -9,7 +10,8 @@ import pytest
 
 from asyncrl.errors import ActorDied, CallFailed, CallTimedOut
 from asyncrl.runtime import Actor, ActorRef, ActorSystem, MemoryNetwork, RealHost, endpoint
-from asyncrl.runtime.effects import Effects
+from asyncrl.runtime.effects import LARGE, MOST, MOST_BYTES, Effects
+from asyncrl.runtime.invocation import RETURN_SECONDS
 from asyncrl.runtime.memory import MemoryTransport
 from asyncrl.runtime.messages import Reply
 from asyncrl.runtime.security import Identity
@@ -63,6 +65,13 @@ class Account(Actor):
         await self.open.wait()
         raise ValueError("no")
 
+    @endpoint(idempotent=True)
+    async def statement(self, size: int) -> bytes:
+        self.started += 1
+        self.entered.set()
+        await self.open.wait()
+        return bytes(size)
+
     @endpoint
     async def deposit_once(self, amount: int) -> int:
         return await self._effect(amount)
@@ -112,6 +121,27 @@ async def test_a_failure_is_given_again_too(bank: Bank) -> None:
     with pytest.raises(CallFailed, match="ValueError: no"):
         await call
     assert bank.account.started == 1
+
+
+@pytest.mark.parametrize(("size", "runs"), [(LARGE // 2, 1), (LARGE + 1, 2)], ids=["kept", "not kept"])
+async def test_a_lost_answer_that_is_large_is_made_again(bank: Bank, size: int, runs: int) -> None:
+    call = asyncio.ensure_future(bank.ref.call(Account.statement, size))
+    await bank.account.entered.wait()
+    bank.transport.cut()
+    bank.account.open.set()
+    assert await call == bytes(size)
+    assert bank.account.started == runs
+
+
+def test_the_documentation_names_the_bounds_of_what_is_kept() -> None:
+    docs = Path(__file__).parents[3] / "docs"
+    said = " ".join((docs / "runtime.md").read_text().split())
+    assert f"keeps its latest answers ({MOST}, or {MOST_BYTES >> 20} MiB in all)" in said
+    assert f"An answer of more than {LARGE >> 10} KiB" in said
+    assert f"for {RETURN_SECONDS:g} s without one" in said
+    table = (docs / "processes.md").read_text()
+    assert f"actor keeps | {MOST}, {MOST_BYTES >> 20} MiB in all, {LARGE >> 10} KiB each |" in table
+    assert f"until its deadline, {RETURN_SECONDS:g} s without one |" in table
 
 
 async def test_two_calls_are_two_effects(bank: Bank) -> None:

@@ -4,7 +4,7 @@ import pytest
 import zmq
 
 from asyncrl.runtime import Keyring
-from asyncrl.runtime.handshake import CallerHandshake, callee_refusal
+from asyncrl.runtime.handshake import MOST_DOORS, CallerHandshake, OpenDoors, callee_refusal
 from asyncrl.runtime.zap import Doorkeeper
 
 JOB = Keyring.from_job_key(b"k" * 32, "controller", {"controller": ("rank",), "rank": ("controller",), "reward": ("rank",)})
@@ -52,6 +52,7 @@ def test_everybody_else_stays_outside_and_is_named_with_the_address(asked: list[
         ("", [(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, 0x11000002)], f"the job key differs: this process has none, {TCP} asks for one"),
         ("rank", [(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, 32)] * 3, f"the job key differs: {TCP} has another key, or none"),
         ("rank", [(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, 32)] * 2, ""),
+        ("", [(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, 32)] * 3, f"the job key differs: this process has none, {TCP} asks for one"),
         ("rank", [(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, 0x10000000)], f"{TCP} breaks off the handshake; it is no process of this runtime"),
         ("rank", [(zmq.EVENT_CONNECTED, 9), (zmq.EVENT_HANDSHAKE_SUCCEEDED, 0)], ""),
     ],
@@ -62,6 +63,36 @@ def test_each_event_of_a_caller_says_why_the_connection_cannot_stand(role: str, 
     assert said[:-1] == [""] * (len(events) - 1)
     assert said[-1].startswith(reason) if reason else said[-1] == ""
     assert handshake.stands == (zmq.EVENT_HANDSHAKE_SUCCEEDED in [event for event, _ in events])
+
+
+def test_one_that_has_let_this_process_in_without_a_key_is_not_said_to_ask_for_one_when_handshakes_are_broken_off() -> None:
+    connected, succeeded, hung_up, protocol = (
+        int(event)
+        for event in (
+            zmq.EVENT_CONNECTED, zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+        )
+    )  # fmt: skip
+    doors = OpenDoors()
+    assert CallerHandshake(TCP, "", doors).heard(succeeded, 0, 0.0) == ""
+    handshake = CallerHandshake(TCP, "", doors)
+    for number in range(3):
+        assert handshake.lost_by(connected) == ""
+        assert handshake.heard(connected, 9, float(number)) == ""
+        assert handshake.heard(hung_up, 32, float(number)) == ""
+    assert handshake.lost_by(hung_up) == f"{TCP} hangs up"
+    # What it says itself counts, and so does a key that differs where this process has one, or another place.
+    said = CallerHandshake(TCP, "", doors).heard(protocol, 0x11000002, 0.0)
+    assert said.startswith("the job key differs: this process has none")
+    for other in (CallerHandshake(TCP, "rank", doors), CallerHandshake("tcp://10.0.0.1:2", "", doors)):
+        assert [other.heard(hung_up, 32, 0.0) for _ in range(3)][-1].startswith("the job key differs")
+
+
+def test_of_open_doors_the_latest_are_remembered() -> None:
+    doors = OpenDoors()
+    for port in range(MOST_DOORS + 2):
+        doors.add(f"tcp://10.0.0.1:{port}")
+    kept = [port for port in range(MOST_DOORS + 2) if f"tcp://10.0.0.1:{port}" in doors]
+    assert kept == list(range(2, MOST_DOORS + 2))
 
 
 def test_a_process_whose_loop_stands_still_is_not_said_to_have_another_key() -> None:

@@ -270,3 +270,30 @@ def test_a_json_column_is_plain_json_on_the_wire() -> None:
     column = Column.objects([{"a": [1, None]}])
     assert json.loads(column.values.tobytes()) == {"a": [1, None]}
     assert _same(column, _over_the_wire(column))
+
+
+@pytest.mark.parametrize("values", [[2**64 - 1, 0], [0, 2**63], [2**63 + 1, 5, 2**53 + 1], [True, 2**64 - 1], [np.uint64(2**64 - 1), 0]])
+def test_integers_of_64_bits_without_a_sign_are_kept_beside_small_ones(values: list[int]) -> None:
+    right = [int(value) for value in values]
+    assert Column.jagged("uint64", [values, [], [1]]).to_list() == [right, [], [1]]
+    assert Column.jagged("uint64", [tuple(values)]).to_list() == [right]
+    assert Column.jagged("uint64", [[values, values]]).to_list() == [[right, right]]
+    assert Column.dense(values, "uint64").to_list() == right
+    assert Column.dense([values]).to_list() == [right]
+
+
+def test_integers_that_no_64_bits_hold_together_are_refused_with_what_they_are() -> None:
+    with pytest.raises(ValueError, match=f"values from -1 to {2**64 - 1} do not fit a column of uint64"):
+        Column.jagged("uint64", [[2**64 - 1, -1]])
+    with pytest.raises(ValueError, match=f"values from -1 to {2**64 - 1} do not fit a column of uint64"):
+        Column.dense([2**64 - 1, -1])
+    with pytest.raises(ValueError, match="uint64"):
+        Column.jagged("uint64", [[2**64, 1]])
+
+
+def test_floats_beside_large_integers_stay_floats() -> None:
+    assert Column.dense([2.0**63, 1.5]).layout == ("float64", (), False)
+    assert Column.jagged("float64", [[2**63, 1]]).to_list() == [[2.0**63, 1.0]]
+    for values in ([2**64 - 1, 1.5], [2**64 - 1, 1.0], [np.inf, 1.0]):
+        with pytest.raises(ValueError, match="float64 values do not fit a column of uint64"):
+            Column.jagged("uint64", [values])

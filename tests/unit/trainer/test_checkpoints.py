@@ -29,12 +29,16 @@ class Ranks(Stages):
     def __init__(self) -> None:
         self.kl = FixedKL(0.5)
         self.may_write = asyncio.Event()
+        self.copying, self.may_copy = asyncio.Event(), asyncio.Event()
+        self.may_copy.set()
         self.broken = ""
         self.copied: list[int] = []
 
     async def save(self, folder: str) -> ScheduleMoves:
         self.folder = Path(folder)
         self.copied.append(int(self.folder.name.removeprefix("global_step_").removesuffix(".partial")))
+        self.copying.set()
+        await self.may_copy.wait()
         return ScheduleMoves(7, 8)
 
     async def saved(self) -> None:
@@ -171,6 +175,20 @@ async def test_one_that_cannot_be_written_is_named_and_the_one_before_it_stays(r
     assert sorted(path.name for path in room.path.glob("global_step_*")) == ["global_step_1", "global_step_3"]
 
 
+async def test_one_whose_moment_a_shard_has_not_kept_is_named_and_the_run_goes_on(room: Room) -> None:
+    await room.group("u0", Status.FINISHED)
+    await room.save(1)
+    # As after a restart of a shard: it cannot give the rows of that moment any more.
+    await room.queue.cut([], "train")
+    room.ranks.may_write.set()
+    with pytest.raises(CheckpointError, match=r"of step 1 could not be written: .*the rows of event \d of incarnation .* are gone"):
+        await room.checkpoints.settled()
+    assert room.step() is None
+    await room.save(2)
+    await room.checkpoints.settled()
+    assert room.step() == 2
+
+
 async def test_an_end_in_the_midst_leaves_the_one_before(room: Room) -> None:
     room.ranks.may_write.set()
     await room.save(1)
@@ -197,3 +215,37 @@ async def test_a_step_can_be_saved_until_the_next_update_begins(room: Room) -> N
     room.checkpoints.whole(2)
     room.checkpoints.torn()
     assert not room.behind()
+
+
+async def test_one_that_has_begun_when_a_signal_comes_is_taken_and_no_second_one_of_the_same_step(room: Room) -> None:
+    await room.group("u0", Status.RUNNING)
+    room.ranks.may_copy.clear()
+    saving = asyncio.get_running_loop().create_task(room.save(1))
+    await room.ranks.copying.wait()
+    saving.cancel()
+    # The ranks copy and write whoever has left: a second call would have them write into the same folder again.
+    await room.queue.stats()
+    assert not saving.done()
+    room.ranks.may_copy.set()
+    with pytest.raises(asyncio.CancelledError):
+        await saving
+    assert not room.behind()
+    room.ranks.may_write.set()
+    await room.checkpoints.settled()
+    assert room.ranks.copied == [1]
+    assert room.step() == 1
+
+
+async def test_a_signal_that_comes_before_one_has_begun_leaves_it_to_be_taken(room: Room) -> None:
+    await room.save(1)
+    saving = asyncio.get_running_loop().create_task(room.save(2))
+    await room.queue.stats()
+    saving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await saving
+    assert room.behind()
+    room.ranks.may_write.set()
+    await room.checkpoints.save([], [], "train")
+    await room.checkpoints.settled()
+    assert room.ranks.copied == [1, 2]
+    assert room.step() == 2

@@ -70,6 +70,17 @@ def test_a_filtered_step_counts_anew() -> None:
     assert sampler.choose([group(4, metric=ALIKE), group(5)], ask(step=2)).issue == 2
 
 
+def test_the_filter_of_sync_keeps_what_later_local_updates_of_the_step_take() -> None:
+    sampler = SyncSampler(filter=GroupFilter(max_inflight_batches=2))
+    first = ask(count=2, batch=4, later=2)
+    # Four good ones are needed: with three the step goes on, with a fourth still running it drains.
+    assert sampler.choose([group(0), group(1), group(2), group(3, metric=ALIKE)], first) == Choice(None, {"u3": "zero spread"}, 2)
+    assert sampler.choose([group(0), group(1), group(2), group(4), running(5)], first) == Choice()
+    good = [group(place) for place in (0, 1, 2, 4, 5)]
+    assert sampler.choose(good, first) == Choice(("u0", "u1"), {"u5": "surplus"})
+    assert sampler.choose(good[2:4], ask(count=2, batch=4)) == Choice(("u2", "u4"))
+
+
 def test_async_drops_a_failed_group_whole_and_replaces_it() -> None:
     failed = group(0, Status.FAILURE, metric=(1.0,))
     assert AsyncSampler(threshold=8).choose([failed, group(1), group(2)], ask()) == Choice(("u1", "u2"), {"u0": "failed"}, 1)
@@ -89,6 +100,19 @@ def test_without_a_threshold_nothing_is_stale() -> None:
 def test_the_filter_of_async_keeps_what_is_good() -> None:
     choice = AsyncSampler(threshold=8, filter=True).choose([group(0, metric=ALIKE), group(1), group(2), group(3)], ask())
     assert choice == Choice(("u1", "u2"), {"u0": "zero spread"}, 1)
+
+
+def test_the_filter_of_async_replaces_no_more_than_its_number_of_batches_allows() -> None:
+    sampler = AsyncSampler(threshold=2, filter=True, max_batches=2)
+    # Of 2 x 2 prompts the step has had its own two; what is stale counts for no limit.
+    alike, stale = [group(place, metric=ALIKE, oldest=1) for place in (1, 2, 3)], group(0, oldest=0)
+    choice = sampler.choose([stale, *alike, running(4)], ask(step=3))
+    assert choice == Choice(None, {"u0": "stale", "u1": "zero spread", "u2": "zero spread", "u3": "zero spread"}, 3)
+    assert sampler.choose([running(5, oldest=2), group(4, metric=ALIKE, oldest=2)], ask(step=3)) == Choice(None, {"u4": "zero spread"})
+    with pytest.raises(RunFailed, match=r"step 3: 1 of 2 groups .* after 4 prompts \(algorithm.filter_groups.max_num_gen_batches = 2\)"):
+        sampler.choose([group(5, oldest=2)], ask(step=3))
+    # The next step has its own.
+    assert sampler.choose([group(5, oldest=2), group(6, metric=ALIKE, oldest=2)], ask(step=4)).issue == 1
 
 
 def test_wait_takes_the_earliest_deadline_first() -> None:

@@ -109,7 +109,18 @@ async def test_what_a_validation_that_was_cut_short_has_left_is_cleared() -> Non
     async with ActorSystem.local() as system:
         queue = TransferQueue([await system.spawn(QueueShard, 0, name="shard-0")])
         settings = GroupSettings("val", 1, SamplingParams(max_tokens=1), 1, "single_turn_agent")
-        validation = Validation(queue, Feeder(queue, [], settings), ReplayBuffer(queue, "val", print), [], 1, 1, None)
+        validation = Validation(
+            queue,
+            Feeder(queue, [], settings),
+            ReplayBuffer(queue, "val", print),
+            [],
+            sessions=1,
+            seed=1,
+            batch_size=None,
+            host=system.host,
+            say=print,
+            lease_seconds=60.0,
+        )
         await queue.kv_batch_put(["s1v4p0", "s1v4p0_0_0"], "val", tags=[{"is_prompt": True, "status": "finished"}, {"status": "success"}])
         await queue.kv_put("s1e0p0", "train", tag={"is_prompt": True, "status": "finished"})
         await validation.forget()

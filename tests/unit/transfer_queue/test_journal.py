@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from asyncrl.errors import QueueStorageError, UnknownRow
 from asyncrl.runtime.files import DiskFolder
 from asyncrl.tensors.wire import Column
-from asyncrl.transfer_queue import records, storage as storage_module
+from asyncrl.transfer_queue import compaction, records
 from asyncrl.transfer_queue.journal import Journal
 from asyncrl.transfer_queue.records import Damage
 from asyncrl.transfer_queue.rows import Origin, Tag
@@ -142,7 +142,7 @@ def test_a_file_cut_at_any_byte_gives_the_state_of_its_last_whole_record(tmp_pat
         assert seen(again) == seen(storage)
 
 
-def test_a_flipped_bit_costs_one_record_and_its_rows_are_named_where_the_header_can_be_read(tmp_path: Path) -> None:
+def test_a_flipped_bit_costs_at_most_one_record_and_the_file_is_left_as_it_is(tmp_path: Path) -> None:
     data, states = histories(tmp_path / "whole")
     _, final = states[-1]
     for number, place in enumerate(random.Random(6).sample(range(len(data)), 40)):
@@ -153,16 +153,16 @@ def test_a_flipped_bit_costs_one_record_and_its_rows_are_named_where_the_header_
         (folder / "00000001.atq").write_bytes(flipped)
         storage, damages = opened(folder)
         hit = next(index for index, (size, _) in enumerate(states[1:]) if place < size)
-        assert len(damages) >= 1
-        assert damages[0].offset == states[hit][0]
-        lost = f"r{hit}" if hit < 6 else None
-        alive = {key: row for key, row in final.items() if key != lost}
+        in_frame = place < states[hit][0] + records.FRAME_SIZE
+        assert [damage.offset for damage in damages] == ([] if in_frame else [states[hit][0]])
+        # The last record is the clear of r1: without it r1 is back.
+        lost = "" if in_frame else f"r{hit}"
         found = seen(storage)
-        if lost is None or lost == "r1":
-            found.pop("r1", None)
-        assert found == alive
-        if damages[0].keys:
-            assert damages[0].keys == [lost or "r1"]
+        if lost == "r6":
+            found.pop("r1")
+        assert found == {key: row for key, row in final.items() if key != lost}
+        assert opened(folder)[1] == damages
+        assert (folder / "00000001.atq").read_bytes() == flipped
 
 
 def test_nothing_is_taken_for_a_record_in_random_bytes() -> None:
@@ -201,6 +201,106 @@ def test_a_full_disk_refuses_the_put_whole_by_name_and_later_ones_go_on(tmp_path
     assert seen(again) == seen(storage)
 
 
+def test_a_disk_without_room_for_another_file_refuses_the_put_by_name_and_later_ones_go_on(tmp_path: Path) -> None:
+    class NoMoreFiles(DiskFolder):
+        full = False
+
+        def create(self, name: str) -> int:
+            if self.full:
+                raise OSError(28, "No space left on device")
+            return super().create(name)
+
+    folder = NoMoreFiles(str(tmp_path))
+    storage = ShardStorage(ShardTable(0, "life"), Journal(folder, 200))
+    storage.replay()
+    put(storage, "a", list(range(100)))
+    folder.full = True
+    with pytest.raises(QueueStorageError, match=r"00000001.atq: No space left on device"):
+        put(storage, "b", [1])
+    folder.full = False
+    put(storage, "c", [3])
+    again, damages = opened(tmp_path)
+    assert (sorted(seen(again)), damages) == (["a", "c"], [])
+
+
+def test_nothing_more_is_written_behind_a_record_that_cannot_be_taken_back(tmp_path: Path) -> None:
+    class Stubborn(FullDisk):
+        def cut(self, descriptor: int, size: int) -> None:
+            raise OSError(5, "Input/output error")
+
+    folder = Stubborn(str(tmp_path))
+    storage = ShardStorage(ShardTable(0, "life"), Journal(folder))
+    storage.replay()
+    put(storage, "a", [1])
+    folder.left = 100
+    with pytest.raises(QueueStorageError):
+        put(storage, "b", list(range(1000)))
+    folder.left = 1 << 30
+    put(storage, "c", [3])
+    again, damages = opened(tmp_path)
+    assert [damage.torn for damage in damages] == [True]
+    assert seen(again) == seen(storage)
+
+
+class SlowDisk(DiskFolder):
+    """Says what was handed to the disk: bytes of each file that is open or was, and whether all names were."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.named: list[str] = []
+        self.on_disk: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+
+    def create(self, name: str) -> int:
+        descriptor = super().create(name)
+        self._names[descriptor] = name
+        return descriptor
+
+    def sync(self, descriptor: int) -> None:
+        super().sync(descriptor)
+        self.sync_file(self._names[descriptor])
+
+    def sync_file(self, name: str) -> None:
+        self.on_disk[name] = len(self.read(name))
+
+    def sync_folder(self) -> None:
+        self.named = self.names()
+
+
+def test_a_put_that_begins_another_file_does_not_wait_for_the_disk_which_has_all_of_it_after_a_sync(tmp_path: Path) -> None:
+    folder = SlowDisk(str(tmp_path))
+    journal = Journal(folder, 200)
+    storage = ShardStorage(ShardTable(0, "life"), journal)
+    storage.replay()
+    folder.on_disk = {}
+    for number in range(3):
+        put(storage, f"r{number}", list(range(100)))
+    work = journal.unsynced()
+    put(storage, "later", list(range(100)))
+    assert (folder.on_disk, journal.synced, len(journal.files)) == ({}, 0, 4)
+    assert folder.named == ["00000001.atq"]
+    journal.sync(work)
+    names = [file.name for file in journal.files]
+    assert folder.on_disk == {file.name: file.size for file in journal.files[:3]}
+    assert folder.named == names
+    assert journal.synced == sum(folder.on_disk.values()) < journal.written
+    journal.sync(journal.unsynced())
+    assert folder.on_disk == {file.name: file.size for file in journal.files}
+    assert journal.synced == journal.written
+    journal.close()
+
+
+def test_what_a_start_reads_the_disk_has(tmp_path: Path) -> None:
+    storage, _ = opened(tmp_path, file_bytes=200)
+    for number in range(3):
+        put(storage, f"r{number}", list(range(100)))
+    folder = SlowDisk(str(tmp_path))
+    journal = Journal(folder)
+    assert ShardStorage(ShardTable(0, "next"), journal).replay() == []
+    assert folder.on_disk == {file.name: file.size for file in journal.files[:-1]}
+    assert folder.named == [file.name for file in journal.files]
+
+
 def test_rows_cleared_for_a_step_come_back_when_the_run_resumes_from_before_it(tmp_path: Path) -> None:
     storage, _ = opened(tmp_path)
     for step in (1, 2, 3):
@@ -230,7 +330,7 @@ def test_compaction_waits_for_the_checkpoint_that_makes_a_clear_final(tmp_path: 
 
 
 def test_a_journal_that_is_mostly_dead_shrinks_to_what_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_module, "SPARE_BYTES", 1000)
+    monkeypatch.setattr(compaction, "SPARE_BYTES", 1000)
     storage, _ = opened(tmp_path, file_bytes=4000)
     assert storage.journal is not None
     put(storage, "kept", list(range(50)))

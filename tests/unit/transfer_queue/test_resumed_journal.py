@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.runtime.files import DiskFolder
 from asyncrl.tensors.wire import Column
-from asyncrl.transfer_queue import storage as storage_module
+from asyncrl.transfer_queue import compaction
 from asyncrl.transfer_queue.rows import Origin
 from asyncrl.transfer_queue.storage import ShardStorage
 from tests.unit.transfer_queue.test_journal import AT, opened, put, seen
@@ -49,26 +48,8 @@ def test_a_row_that_was_given_back_stays_when_a_later_attempt_resumes_from_a_lat
     assert seen(third) == given_back
 
 
-def test_a_kill_while_the_rows_are_written_down_leaves_them_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, _ = opened(tmp_path)
-    put(first, "a", [1], n=1)
-    first.clear(["a"], "train", retain=3)
-    monkeypatch.setattr(DiskFolder, "rename", _dies)
-    with pytest.raises(KeyboardInterrupt):
-        opened(tmp_path, resume=2)
-    assert [name for name in DiskFolder(str(tmp_path)).names() if name.endswith(".tmp")]
-    monkeypatch.undo()
-    second, damages = opened(tmp_path, resume=2)
-    assert damages == []
-    assert seen(second) == {"a": ({"n": 1}, {"x": [[1]]})}
-
-
-def _dies(folder: DiskFolder, name: str, new: str) -> None:
-    raise KeyboardInterrupt
-
-
 def test_what_was_overwritten_is_kept_until_a_checkpoint_of_that_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_module, "SPARE_BYTES", 0)
+    monkeypatch.setattr(compaction, "SPARE_BYTES", 0)
     storage, _ = opened(tmp_path, file_bytes=400)
     assert storage.journal is not None
     put(storage, "a", list(range(100)))
@@ -84,3 +65,56 @@ def test_the_origin_says_that_a_field_was_computed() -> None:
     computed = Origin("rank0", 1.0, 3, 2, computed=True)
     assert [computed.undone(step) for step in (None, 2, 3)] == [False, True, False]
     assert not AT.undone(0)
+
+
+def test_what_was_overwritten_is_kept_over_a_restart_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "SPARE_BYTES", 0)
+    storage, _ = opened(tmp_path, file_bytes=400)
+    put(storage, "a", list(range(100)), n=1)
+    compute(storage, "a", 3, "x", [1])
+    put(storage, "other", list(range(100)))
+    restarted, _ = opened(tmp_path, file_bytes=400)
+    assert restarted.journal is not None
+    assert restarted.journal.oldest() is None
+    while (file := restarted.wasteful()) is not None:
+        restarted.move(file)
+    assert seen(opened(tmp_path, resume=2)[0])["a"] == ({"n": 1}, {"x": [list(range(100))]})
+
+
+def test_a_checkpoint_makes_what_was_overwritten_before_a_restart_final(tmp_path: Path) -> None:
+    storage, _ = opened(tmp_path, file_bytes=400)
+    put(storage, "a", list(range(100)))
+    compute(storage, "a", 3, "x", [1])
+    restarted, _ = opened(tmp_path)
+    assert restarted.journal is not None
+    assert restarted.journal.oldest() is None
+    restarted.journal.committed(2)
+    assert restarted.journal.oldest() is None
+    restarted.journal.committed(3)
+    assert restarted.journal.oldest() is not None
+
+
+def test_rows_of_several_steps_that_were_moved_together_are_undone_one_by_one(tmp_path: Path) -> None:
+    storage, _ = opened(tmp_path)
+    assert storage.journal is not None
+    for key, step in (("old", 2), ("new", 3), ("older", 1)):
+        put(storage, key, [step] * 4, n=step)
+        compute(storage, key, step, "adv", [10 * step])
+    storage.journal.committed(3)
+    restarted, _ = opened(tmp_path)
+    assert restarted.journal is not None
+    restarted.journal.committed(3)
+    oldest = restarted.journal.oldest()
+    assert oldest is not None
+    while not restarted.move(oldest):
+        continue
+    assert seen(opened(tmp_path)[0]) == seen(storage)
+    resumed, damages = opened(tmp_path, resume=2)
+    assert damages == []
+    assert seen(resumed) == {
+        "old": ({"n": 2}, {"x": [[2] * 4], "adv": [[20]]}),
+        "new": ({"n": 3}, {"x": [[3] * 4]}),
+        "older": ({"n": 1}, {"x": [[1] * 4], "adv": [[10]]}),
+    }
+    assert [resumed.table.origins(key, "train")["adv"].step for key in ("old", "older")] == [2, 1]
+    assert seen(opened(tmp_path)[0]) == seen(resumed)

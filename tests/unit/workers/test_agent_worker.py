@@ -8,10 +8,12 @@ import pytest
 
 from asyncrl.agents.loop import SessionContext
 from asyncrl.agents.loops import AGENT_LOOPS
+from asyncrl.errors import ActorError
+from asyncrl.runtime import ActorSystem
 from asyncrl.trajectory import GenerateRequest, Kept, SamplingParams, Status, StopReason, Trajectory
 from asyncrl.workers.agent import AgentWorker
 from asyncrl.workers.rollout import RolloutWorker
-from tests.unit.workers.agent_room import AgentRoom, agent_room, group
+from tests.unit.workers.agent_room import AgentRoom, agent_room, group, write_files
 from tests.unit.workers.engine_room import HeldDevice, SpyEngine
 
 LETTERS = 8
@@ -245,3 +247,13 @@ async def test_a_group_that_names_no_loop_fails_with_the_names_that_there_are(tm
         await room.issue(group("a", sessions=1, agent_name="singel_turn"))
         [marker] = await room.settled("a")
     assert marker["failures"] == ["session 0: DataError: no agent loop is called 'singel_turn'; there is single_turn_agent"]
+
+
+async def test_a_life_that_was_not_connected_yet_has_nothing_to_save_and_takes_no_groups(tmp_path: Path) -> None:
+    write_files(tmp_path)
+    async with ActorSystem.local() as system:
+        agent = await system.spawn(AgentWorker, str(tmp_path), 64, None, {}, 10.0, False, name="agent-0")
+        assert await agent.call(AgentWorker.partials) == []
+        await agent.call(AgentWorker.cancel, ["a"])
+        with pytest.raises(ActorError, match="agent-0 was not connected to the engines"):
+            await agent.call(AgentWorker.run_groups, [group("a")])
