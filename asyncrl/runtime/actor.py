@@ -42,8 +42,11 @@ def endpoint(
     records; but an answer of more than 64 KiB, or one with buffers, is not kept, nor is any beyond the actor's process: then the
     method runs again. ``collective``: contains a collective, so it may only be called through an ``ActorGroup``. ``roles``: only
     processes of these roles may call it, others get PermissionDenied; () is everybody. All parameters and the result must be
-    annotated with types that can travel.
+    annotated with types that can travel. Raises ValueError for a method that is both idempotent and collective: one member that
+    runs it again would be out of step with the others.
     """
+    if idempotent and collective:
+        raise ValueError("an endpoint is idempotent or collective: a member that runs it again would be out of step with its group")
 
     def mark(method: F) -> F:
         method.__dict__[MARK] = EndpointMark(idempotent, collective, tuple(roles))

@@ -197,7 +197,11 @@ class Invocation:
         now = self.host.clock()
         if now - self._last_progress >= min(1.0, silence / 4):
             self._last_progress = now
-            self._loop.call_soon_threadsafe(self.incoming.send, Progress(self.call.id), ())
+            self._loop.call_soon_threadsafe(self._tell_progress)
+
+    def _tell_progress(self) -> None:
+        for incoming, number in [(self.incoming, self.call.id), *self._again]:
+            incoming.send(Progress(number), ())
 
     def _ended_error(self) -> BaseException:
         if self.mailbox.closed:

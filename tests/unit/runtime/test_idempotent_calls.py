@@ -72,6 +72,17 @@ class Account(Actor):
         await self.open.wait()
         return bytes(size)
 
+    @endpoint(idempotent=True)
+    async def slowly(self) -> None:
+        self.entered.set()
+        await self.open.wait()
+        self.context.progress()
+        await asyncio.get_running_loop().create_future()
+
+    @endpoint
+    async def peek(self) -> int:
+        return self.balance
+
     @endpoint
     async def deposit_once(self, amount: int) -> int:
         return await self._effect(amount)
@@ -142,6 +153,29 @@ def test_the_documentation_names_the_bounds_of_what_is_kept() -> None:
     table = (docs / "processes.md").read_text()
     assert f"actor keeps | {MOST}, {MOST_BYTES >> 20} MiB in all, {LARGE >> 10} KiB each |" in table
     assert f"until its deadline, {RETURN_SECONDS:g} s without one |" in table
+
+
+async def test_a_call_that_came_again_hears_of_its_progress(bank: Bank) -> None:
+    call = asyncio.ensure_future(bank.ref.watched(60).call(Account.slowly))
+    await bank.account.entered.wait()
+    bank.transport.cut()
+    async with asyncio.timeout(5):
+        while not (waits := [wait for wait in bank.ref.caller.waits.snapshot() if "sent 2 times" in wait.what]):
+            await asyncio.sleep(0)
+        # The second one has arrived when a call after it is answered.
+        await bank.ref.call(Account.peek)
+        assert waits[0].touched == 0.0
+        bank.account.open.set()
+        while not waits[0].touched:
+            await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+def test_an_endpoint_that_is_idempotent_and_collective_is_refused() -> None:
+    with pytest.raises(ValueError, match="idempotent or collective"):
+        endpoint(idempotent=True, collective=True)
 
 
 async def test_two_calls_are_two_effects(bank: Bank) -> None:
