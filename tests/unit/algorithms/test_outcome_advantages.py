@@ -97,7 +97,8 @@ def test_every_outcome_estimator_has_its_loop() -> None:
 def test_an_estimator_equals_its_loop(name: str, drawn: list[tuple[int, int]], data: st.DataObject) -> None:
     labels = data.draw(st.lists(st.integers(0, 2), min_size=len(drawn) - 6, max_size=len(drawn) - 6))
     groups = [0, 0, 1, 1, 2, 2, *labels]
-    scores, lengths = [score / 7 for score, _ in drawn], [length for _, length in drawn]
+    # Eighths have a float32 of their own: what differs is the estimator's doing, not the rounding of its input.
+    scores, lengths = [score / 8 for score, _ in drawn], [length for _, length in drawn]
     ours = estimate(name, scores, groups, lengths)
     expected = loop(name, scores, groups, lengths)
     # A group whose scores are all one number is exactly 0 here; the loop leaves the rounding of its mean, which the epsilons blow up.
