@@ -8,6 +8,7 @@ import msgspec
 
 from asyncrl.agents.chat import ChatTokenizer
 from asyncrl.agents.loop import AgentLoop, Generate, SessionContext
+from asyncrl.agents.output import checked_output
 from asyncrl.errors import DataError, MissingComponent, RewardError
 from asyncrl.trajectory import (
     GREEDY_SESSION,
@@ -22,6 +23,8 @@ from asyncrl.trajectory import (
 
 Score = Callable[[list[RewardItem]], Awaitable[list[RewardResult]]]
 """Judges some answers; one result for each, in their order."""
+Ended = tuple[list[Trajectory], RewardItem]
+"""The outputs of a session, and the last one as it is judged."""
 
 
 class ScoredTrajectory(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,15 +75,15 @@ async def run_group(group: PromptGroup, loop: AgentLoop, score: Score, *, genera
     Whatever a session or its reward raises becomes a failed session with a reason; cancelling passes through, and ends
     the sessions.
     """
-    outputs, failures = await _run_sessions(group, loop, generate, tokenizer)
-    items = [_reward_item(group, session, outputs[session], tokenizer) for session in outputs]
+    ended, failures = await _run_sessions(group, loop, generate, tokenizer)
     rows: list[ScoredTrajectory] = []
     metric: list[float] = []
-    for session, result in zip(outputs, await _judge(score, items), strict=True):
+    results = await _judge(score, [item for _, item in ended.values()])
+    for (session, (outputs, _)), result in zip(ended.items(), results, strict=True):
         if result.error or result.score is None or not math.isfinite(result.score):
             failures[session] = f"reward: {result.error or f'no finite score: {result.score}'}"
             continue
-        key, values = TrajectoryKey(group.uid, session, len(outputs[session]) - 1), {"score": result.score, **result.extra}
+        key, values = TrajectoryKey(group.uid, session, len(outputs) - 1), {"score": result.score, **result.extra}
         try:
             parts = components(group, key, values)
             if session != GREEDY_SESSION:
@@ -92,7 +95,7 @@ async def run_group(group: PromptGroup, loop: AgentLoop, score: Score, *, genera
             ScoredTrajectory(
                 key=TrajectoryKey(group.uid, session, index), trajectory=output, score=result.score, extra=result.extra, components=parts
             )
-            for index, output in enumerate(outputs[session])
+            for index, output in enumerate(outputs)
         ]
     failed = [SessionFailure(session=session, reason=failures[session]) for session in group.session_names if session in failures]
     return GroupOutcome(uid=group.uid, rows=rows, failures=failed, metric=metric)
@@ -100,8 +103,8 @@ async def run_group(group: PromptGroup, loop: AgentLoop, score: Score, *, genera
 
 async def _run_sessions(
     group: PromptGroup, loop: AgentLoop, generate: Generate, tokenizer: ChatTokenizer
-) -> tuple[dict[str, list[Trajectory]], dict[str, str]]:
-    """Outputs and failure reasons by session, in session order."""
+) -> tuple[dict[str, Ended], dict[str, str]]:
+    """What became of each session, and failure reasons, in session order."""
     sessions = group.session_names
     try:
         prompt_ids = tokenizer.encode_prompt(group.prompt)
@@ -122,7 +125,7 @@ async def _run_sessions(
     ]
     # With return_exceptions no session ends another; a cancel from outside still reaches all of them.
     ended = await asyncio.gather(*(_run_session(loop, context) for context in contexts), return_exceptions=True)
-    outputs: dict[str, list[Trajectory]] = {}
+    outputs: dict[str, Ended] = {}
     failures: dict[str, str] = {}
     for session, result in zip(sessions, ended, strict=True):
         if isinstance(result, BaseException):
@@ -132,24 +135,13 @@ async def _run_sessions(
     return outputs, failures
 
 
-async def _run_session(loop: AgentLoop, context: SessionContext) -> list[Trajectory]:
-    outputs = await loop.run(context)
+async def _run_session(loop: AgentLoop, context: SessionContext) -> Ended:
+    """One session to its end. Whatever is wrong with its outputs is found here, where it fails no other session."""
+    returned = enumerate(await loop.run(context))
+    outputs = [checked_output(output, f"output {index}", context.sampling.max_tokens) for index, output in returned]
     if not outputs:
         raise DataError("the agent loop returned no output")
-    for index, output in enumerate(outputs):
-        check_trajectory(output, f"output {index}", context.sampling.max_tokens)
-    return outputs
-
-
-def check_trajectory(output: Trajectory, name: str, max_tokens: int) -> None:
-    """Raise DataError for an output that cannot be a row: no prompt, lists of unequal length, or too many tokens."""
-    lengths = [len(output.response_ids), len(output.response_mask), len(output.log_probs), len(output.versions)]
-    if len(set(lengths)) != 1:
-        raise DataError(f"{name}: response_ids, response_mask, log_probs and versions have lengths {lengths}, expected equal ones")
-    if not output.prompt_ids:
-        raise DataError(f"{name}: prompt_ids is empty")
-    if lengths[0] > max_tokens:
-        raise DataError(f"{name}: {lengths[0]} response tokens, at most {max_tokens} are allowed")
+    return outputs, _reward_item(context.group, context.session, outputs, context.tokenizer)
 
 
 def _reward_item(group: PromptGroup, session: str, outputs: Sequence[Trajectory], tokenizer: ChatTokenizer) -> RewardItem:
@@ -195,5 +187,6 @@ def describe(error: BaseException) -> str:
     >>> describe(ValueError("no such tool"))
     'ValueError: no such tool'
     """
-    text = str(error)
+    # What has no UTF-8 form could not travel.
+    text = str(error).encode(errors="backslashreplace").decode()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -34,6 +34,10 @@ from asyncrl.workers.rollout import RolloutWorker
 REWARD_THREADS = 8
 RESTARTS = 3
 """How often a shard, an agent worker or a reward worker may die within a minute."""
+RESTART_WINDOW = 60.0
+"""Seconds within which restarts count; the supervisor's."""
+FROZEN_SECONDS = 10.0
+"""How long past its timeout a reward may hold the interpreter lock of its worker until that is ended; see ``frozen_margin``."""
 ENGINE_PATIENCE = EngineProcess.ready_within + 60.0
 """How long a session waits when no engine lives: what the next life of one may take to be ready, and a minute for word of death and
 life. Less would fail sessions of an engine that comes back."""
@@ -127,7 +131,9 @@ async def start_cpu_processes(system: Spawner, config: Config, options: ShardOpt
     shard_restarts = 0 if options.journal == "off" else restarts
     reward, rollout, model = config.reward, config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
     function = reward.custom_reward_function
-    silence, lockstep = config.runtime.silence, rollout.full_determinism
+    margin, lockstep = frozen_margin(reward.timeout), rollout.full_determinism
+    # A worker that does not run any more is ended before its callers give it up.
+    silence = max(config.runtime.silence, reward.timeout + 2 * margin)
 
     def shard(slot: int) -> Starter[QueueShard]:
         name = f"shard-{slot}"
@@ -160,14 +166,21 @@ async def start_cpu_processes(system: Spawner, config: Config, options: ShardOpt
         path = None if function.path is None else str(resolve_path(function.path))
         kwargs = function.reward_kwargs
         inline = config.debug == "inline"
-        return lambda: system.spawn(
-            RewardWorker, path, function.name, kwargs, REWARD_THREADS, reward.timeout, inline, name=name, process=name, restarts=restarts
-        )
+        bounds = (REWARD_THREADS, reward.timeout, inline, None if inline else margin)
+        return lambda: system.spawn(RewardWorker, path, function.name, kwargs, *bounds, name=name, process=name, restarts=restarts)
 
     shards = all_of([shard(slot) for slot in range(config.transfer_queue.shards)])
     agents = all_of([agent(number) for number in range(rollout.agent.num_workers)])
     rewards = all_of([judge(number) for number in range(reward.num_workers)])
     return CpuProcesses(*await asyncio.gather(shards, agents, rewards))
+
+
+def frozen_margin(timeout: float) -> float:
+    """Seconds past ``timeout`` after which a reward worker that stands still is ended.
+
+    Never more than ``RESTARTS`` such ends fall into a minute, so that rewards which freeze their worker do not end the run.
+    """
+    return max(FROZEN_SECONDS, RESTART_WINDOW / RESTARTS - timeout)
 
 
 async def connect(

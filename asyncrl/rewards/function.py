@@ -9,7 +9,7 @@ from typing import Any
 
 from asyncrl.errors import ConfigError, RewardError
 from asyncrl.rewards.pool import WorkerPool
-from asyncrl.rewards.reward import normalise
+from asyncrl.rewards.reward import failed, normalise
 from asyncrl.trajectory import RewardItem, RewardResult
 
 RewardFunction = Callable[..., Any]
@@ -48,11 +48,15 @@ class FunctionReward:
             returned = call() if self._is_async else await self._pool.run(call)
             if inspect.isawaitable(returned):
                 returned = await self._finish(returned)
-        except RewardError as error:
-            return RewardResult(error=str(error))
-        except (Exception, SystemExit) as error:  # of the user's function: a failed reward is data
-            return RewardResult(error=f"{type(error).__name__}: {error}")
-        return normalise(returned)
+            return normalise(returned)
+        except asyncio.CancelledError as error:
+            if _asked_to_end():
+                raise
+            return failed(error)
+        except BaseException as error:  # of the user's function: a failed reward is data
+            if self._pool.is_for_the_run(error):
+                raise
+            return failed(error)
 
     async def _finish(self, returned: Awaitable[Any]) -> Any:
         deadline = asyncio.timeout(self._pool.timeout)
@@ -63,6 +67,12 @@ class FunctionReward:
             if deadline.expired():
                 raise RewardError(f"timeout after {self._pool.timeout:g} s") from None
             raise
+
+
+def _asked_to_end() -> bool:
+    """Whether somebody cancels the current task, so that a CancelledError is not the user's function's own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def check_signature(function: RewardFunction, kwargs: Mapping[str, Any]) -> None:

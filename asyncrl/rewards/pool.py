@@ -51,6 +51,10 @@ class WorkerPool:
             raise error
         return value
 
+    def is_for_the_run(self, error: BaseException) -> bool:
+        """Whether what a call raised is meant for the whole run: never in a thread, nor in a process that ignores Ctrl-C."""
+        return False
+
     def close(self) -> None:
         """End the idle threads."""
         while self._idle:
@@ -78,6 +82,10 @@ class InlinePool(WorkerPool):
             self._left = True
             signal.raise_signal(signal.SIGINT)
             raise
+
+    def is_for_the_run(self, error: BaseException) -> bool:
+        """Ctrl-C is: it reaches the call that runs in the main thread."""
+        return isinstance(error, KeyboardInterrupt)
 
 
 class _Worker:

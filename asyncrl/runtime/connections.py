@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from asyncrl.errors import ActorDied, Undeliverable
-from asyncrl.runtime.forks import FORKED, beware_of_forks
+from asyncrl.runtime.forks import FORKED, beware_of_forks, never_again
 from asyncrl.runtime.incoming import Incoming
 from asyncrl.runtime.liveness import Liveness
 from asyncrl.runtime.messages import ActorAddress
@@ -60,6 +60,7 @@ class Connections:
         self._site.copied = True
         self._outgoing.clear()
         self._incoming.clear()
+        never_again(self._loop)
 
     def accept(self, link: Link) -> Receiver:
         """The receiver of a link that somebody opened."""

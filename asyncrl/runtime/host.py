@@ -134,18 +134,24 @@ class Launched:
         self._popen = popen
         self.pid = popen.pid
         self.pidfd = os.pidfd_open(popen.pid)
+        self._ending = ""
 
     def signal_group(self, number: int) -> None:
-        """Signals every process of the group that this one leads; silent when none is left."""
-        signal_group(self.pid, number)
+        """Signals every process of the group that this one leads; silent when none is left, and after ``reap``."""
+        if not self._ending:
+            signal_group(self.pid, number)
 
     def reap(self) -> str:
-        """Waits for the end and says how it came: "exit code 1" or "signal 9 (SIGKILL)"."""
-        # The group is swept before the leader is reaped: afterwards its number may belong to somebody else.
-        self.signal_group(signal.SIGKILL)
-        code = self._popen.wait()
-        os.close(self.pidfd)
-        return describe_exit(code)
+        """Kills what is left of the group, waits for the end and says how it came: "exit code 1" or "signal 9 (SIGKILL)".
+
+        Asked again it says the same, and touches neither number: process and descriptor may be somebody else's by then.
+        """
+        if not self._ending:
+            # The group is swept before the leader is reaped: afterwards its number may belong to somebody else.
+            self.signal_group(signal.SIGKILL)
+            self._ending = describe_exit(self._popen.wait())
+            os.close(self.pidfd)
+        return self._ending
 
 
 def signal_group(leader: int, number: int) -> None:
@@ -215,6 +221,12 @@ class RealHost:
 def make_private_folder(prefix: str) -> str:
     """A new 0700 folder under the system's temporary folder."""
     return tempfile.mkdtemp(prefix=prefix)
+
+
+def open_log(path: str) -> BinaryIO:
+    """A file for the output of a process, for appending, made with its folder where absent. A new one is readable by its owner alone."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def remove_folder(path: str) -> None:

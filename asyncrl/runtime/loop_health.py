@@ -6,6 +6,8 @@ import msgspec
 
 LATE = 1.5
 """Intervals, but at least a second, by which a look is late that was itself held up: the whole process stood still."""
+HELD_UP = 1.0
+"""Seconds by which a look is late that says nothing of timers: they may not have been served for want of time."""
 SLACK = 0.02
 """Share of the interval by which a look may come early."""
 
@@ -26,7 +28,8 @@ class LoopHealth:
     """State of the pings of one loop. ``look`` is called every ``interval`` seconds, and once more when a stalled loop answers.
 
     A stall is reported at one interval ("stalled"), at two ("stuck"), at its budget, and when it is over. ``due`` tells
-    after a look whether the next ping is due. ``answer`` may be called on another thread.
+    after a look whether the next ping is due, ``held_up`` whether it came so late that no timer can have been served before
+    it. ``answer`` may be called on another thread.
     """
 
     def __init__(self, interval: float, budget: float | None, now: float) -> None:
@@ -38,7 +41,7 @@ class LoopHealth:
         self._sent = self._looked = now
         self._answered: float | None = now
         self._reported: list[Finding] = []
-        self.due = False
+        self.due = self.held_up = False
 
     @property
     def stalled(self) -> bool:
@@ -57,9 +60,14 @@ class LoopHealth:
         """The loop has answered the ping."""
         self._answered = now
 
+    def excuse(self, seconds: float) -> None:
+        """Whoever looks was busy for so long: the next look is not late by that."""
+        self._looked += seconds
+
     def look(self, now: float) -> Look | None:
         """What is to be said now."""
         gap, self._looked = now - self._looked, now
+        self.held_up = gap >= self.interval + HELD_UP
         answered = self._answered
         self.due = answered is not None
         if gap >= self.interval + max(LATE * self.interval, 1.0):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from asyncrl.runtime.host import Host, import_path, make_private_folder, remove_folder
+from asyncrl.runtime.host import Host, import_path, make_private_folder, own_pid, remove_folder
 from asyncrl.runtime.security import private_folder
 from asyncrl.runtime.supervisor_client import SupervisorClient
 from asyncrl.runtime.tasks import shielded
@@ -19,6 +19,7 @@ class OwnSupervisor:
         self.folder = private_folder()
         self.logs = log_folder or make_private_folder("asyncrl-logs-")
         self._keep = bool(log_folder)
+        self._owner = own_pid()
         try:
             self.client = SupervisorClient.start(
                 host=host,
@@ -27,6 +28,7 @@ class OwnSupervisor:
                 attempt="",
                 env_allow=[*ENVIRONMENT, *env_allow],
                 environment={"PYTHONPATH": import_path()},
+                temporary_logs=not self._keep,
             )
         except OSError:
             self._clean()
@@ -46,6 +48,9 @@ class OwnSupervisor:
         self._clean()
 
     def _clean(self) -> None:
+        if own_pid() != self._owner:
+            # In a fork: they are its parent's.
+            return
         remove_folder(self.folder)
         if not self._keep:
             remove_folder(self.logs)

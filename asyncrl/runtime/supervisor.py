@@ -7,6 +7,7 @@ control socket is also its lifeline: at end of file it kills every group and lea
 import logging
 import os
 import re
+import select
 import selectors
 import signal
 import sys
@@ -29,6 +30,7 @@ from asyncrl.runtime.stacks import answer_signal
 from asyncrl.runtime.supervisor_child import Child, Life
 from asyncrl.runtime.supervisor_client import SupervisorClient
 from asyncrl.runtime.supervisor_messages import (
+    LONGEST_REPORT,
     Died,
     FrameReader,
     NotReady,
@@ -39,6 +41,7 @@ from asyncrl.runtime.supervisor_messages import (
     Restarted,
     Settings,
     Spawn,
+    Started,
     StopChild,
     Stopped,
     ToSupervisor,
@@ -51,6 +54,8 @@ __all__ = ["ProcessDeath", "ProcessSpec", "Supervisor", "SupervisorClient", "mai
 logger = logging.getLogger("asyncrl.supervisor")
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+PARENT_SIGNAL = signal.SIGUSR2
+"""Says that the client may be gone, also where a copy of it still holds the lifeline. Not SIGTERM: that is an order to leave."""
 
 
 class Supervisor:
@@ -68,10 +73,10 @@ class Supervisor:
         self._outbox = bytearray()
 
     def run(self, wakeup: int) -> None:
-        """Serves until told to stop, until the client is gone, or until a signal arrives on ``wakeup``."""
+        """Serves until told to stop, until the client is gone, or until a signal to leave arrives on ``wakeup``."""
         self._control.setblocking(False)
         self._selector.register(self._control, selectors.EVENT_READ, self._hear)
-        self._selector.register(wakeup, selectors.EVENT_READ, self.kill_all)
+        self._selector.register(wakeup, selectors.EVENT_READ, lambda: self._signalled(os.read(wakeup, 64)))
         try:
             while not (self._stopping and not self._children):
                 for key, _ in self._selector.select(self._time_left()):
@@ -80,6 +85,15 @@ class Supervisor:
         finally:
             self.kill_all()
             remove_folder(self._settings.folder)
+            # A client that lives reads this process's last words first, and removes them itself.
+            if self._settings.temporary_logs and self._client_left():
+                remove_folder(self._settings.log_folder)
+
+    def _client_left(self) -> bool:
+        """Whether nobody holds the other end of the lifeline, also while words of it are unread, or only a copy of the client does."""
+        poll = select.poll()
+        poll.register(self._control, select.POLLRDHUP)
+        return os.getppid() != self._settings.parent or bool(poll.poll(0))
 
     def _lives(self) -> list[Life]:
         return [child.life for child in self._children.values() if child.life is not None]
@@ -116,6 +130,11 @@ class Supervisor:
         for frame in self._reader.feed(data):
             self._obey(order_in(frame))
 
+    def _signalled(self, numbers: bytes) -> None:
+        # The kernel sends the parent's signal for each end of a thread that had started this process, too.
+        if signal.SIGTERM in numbers or os.getppid() != self._settings.parent:
+            self.kill_all()
+
     def _obey(self, order: ToSupervisor) -> None:
         if isinstance(order, Spawn):
             self._spawn(order)
@@ -146,6 +165,7 @@ class Supervisor:
         generation = self._generations.get(child.spec.name, -1) + 1
         self._generations[child.spec.name] = generation
         life = child.start(self._host, self._settings, os.environ, generation)
+        self._tell(Started(child.spec.name, life.process.pid))
         self._selector.register(life.pipe, selectors.EVENT_READ, lambda: self._ready(child, life))
         self._selector.register(life.process.pidfd, selectors.EVENT_READ, lambda: self._ended(child, life))
 
@@ -190,7 +210,7 @@ class Supervisor:
             self._tell(Stopped(name, life.generation, exit))
         elif not child.announced:
             self._forget(child)
-            self._tell(NotReady(name, ending.exit, ending.last_lines))
+            self._tell(NotReady(name, ending.exit, ending.last_lines, pid))
         elif self._stopping:
             self._forget(child)
         else:
@@ -249,7 +269,7 @@ class Supervisor:
                 self._ended(child, child.life)
 
     def _tell(self, message: msgspec.Struct) -> None:
-        self._outbox += framed(message)
+        self._outbox += framed(message, LONGEST_REPORT)
         self._flush()
 
     def _flush(self) -> None:
@@ -267,14 +287,15 @@ class Supervisor:
 
 def main() -> None:
     """Entry of the supervisor process: ``asyncrl:supervisor SETTINGS_FD CONTROL_FD PARENT``."""
-    # A dead client must not take this process with it before the groups are killed, hence SIGTERM and not SIGKILL.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.umask(0o077)
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     signal.set_wakeup_fd(write_end)
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    for number in (signal.SIGTERM, PARENT_SIGNAL):
+        signal.signal(number, lambda number, frame: None)
     answer_signal(sys.stderr)
-    die_with_parent(signal.SIGTERM, int(sys.argv[4]))
+    die_with_parent(PARENT_SIGNAL, int(sys.argv[4]))
     show_name(sys.argv[1].removeprefix("asyncrl:"))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     settings = msgspec.msgpack.decode(read_sealed(int(sys.argv[2])), type=Settings)

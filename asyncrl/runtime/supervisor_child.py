@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from asyncrl.errors import WireError
-from asyncrl.runtime.host import Host, Launched, launch_child, python_module, sealed_bytes, tail_of
+from asyncrl.runtime.host import Host, Launched, launch_child, open_log, python_module, sealed_bytes, tail_of
 from asyncrl.runtime.messages import ActorAddress
 from asyncrl.runtime.restarts import Ending, RestartBudget
 from asyncrl.runtime.supervisor_messages import Birth, FrameReader, Membership, ProcessSpec, Settings, address_in
@@ -81,7 +81,7 @@ class Child:
         allowed = {key: environment[key] for key in settings.env_allow if key in environment}
         argv = python_module("asyncrl.runtime.process", f"asyncrl:{self.spec.name}", str(papers), str(ready_end))
         try:
-            with host.open_append(self.log) as log:
+            with open_log(self.log) as log:
                 log_start = log.tell()
                 process = launch_child(argv, allowed | self.spec.environment, (papers, ready_end), log)
         except OSError:

@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Self
-
-import msgspec
+from typing import Self, TypeVarTuple
 
 from asyncrl.errors import ActorDied, WireError
+from asyncrl.runtime.control_stream import ControlStream
 from asyncrl.runtime.forks import beware_of_forks
 from asyncrl.runtime.host import (
     ControlSocket,
     Host,
     Launched,
     RealHost,
-    launch_session,
     own_pid,
-    python_module,
     remove_folder,
-    sealed_bytes,
     signal_group,
-    socket_pair,
     tail_of,
 )
 from asyncrl.runtime.messages import ActorAddress
 from asyncrl.runtime.security import make_token
 from asyncrl.runtime.stacks import ask_by_signal
+from asyncrl.runtime.supervisor_launch import launch_supervisor
 from asyncrl.runtime.supervisor_messages import (
     Died,
-    FrameReader,
     Membership,
     NotReady,
     ProcessDeath,
@@ -42,21 +37,20 @@ from asyncrl.runtime.supervisor_messages import (
     Restarted,
     Settings,
     Spawn,
+    Started,
     Stop,
     StopChild,
     Stopped,
     ToClient,
     framed,
-    report_in,
 )
 from asyncrl.runtime.watching import Watching
 from asyncrl.runtime.whereabouts import KnownProcesses, State, Whereabouts, up
 
+Ts = TypeVarTuple("Ts")
 OnDeath = Callable[[ProcessDeath], None]
 OnRestart = Callable[[Restarted], None]
 Informed = Callable[[Whereabouts], None]
-
-ALWAYS_ALLOWED = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL")
 
 
 class SupervisorClient:
@@ -65,12 +59,13 @@ class SupervisorClient:
     def __init__(
         self, process: Launched, control: ControlSocket, folder: str, log: str, attempt: str, token: bytes, name: str = "supervisor"
     ) -> None:
-        self._process, self._control = process, control
+        self._process, self._control = process, ControlStream(control)
         self._folder, self._log = folder, log
         self.pid, self.name = process.pid, name
         self.token = token
         self._alone = Membership(attempt, token)
-        self._reader, self._babbled = FrameReader(), ""
+        self._reports: deque[ToClient] = deque()
+        self._babbled = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_death: OnDeath | None = None
         self._on_restart: OnRestart | None = None
@@ -80,14 +75,13 @@ class SupervisorClient:
         self._children = KnownProcesses()
         self._restarts: dict[str, int] = {}
         self._pids: dict[str, int] = {}
-        self._outbox = bytearray()
-        self._stopping = False
+        self._stopping = self._copied = False
         self._gone = asyncio.Event()
         beware_of_forks(self)
 
     def forked(self) -> None:
-        """This process is a copy: it orders nothing, and does not hold the supervisor's lifeline."""
-        self._stopping = True
+        """This process is a copy: it orders nothing, ends nothing, and does not hold the supervisor's lifeline."""
+        self._copied = True
         self._control.close()
 
     @property
@@ -115,33 +109,20 @@ class SupervisorClient:
         name: str = "supervisor",
         environment: Mapping[str, str] | None = None,
         watching: Watching | None = None,
+        temporary_logs: bool = False,
     ) -> Self:
         """Starts the supervisor. Needs no event loop; call it before torch is imported.
 
         ``folder`` is private and holds the sockets; the supervisor removes it when it leaves. With an ``interface`` the
         children bind to a free tcp port of that address instead, of the range ``ports`` ("29600-29700") where one is given.
-        ``name`` is also that of its log.
+        ``name`` is also that of its log. With ``temporary_logs`` it removes ``log_folder`` too, should this process end before it.
         Of this process's environment only ``env_allow`` (and PATH, HOME, TMPDIR, LANG, LC_ALL) reaches the children, and
         what ``environment`` adds.
         """
-        near, far = socket_pair()
-        added = dict(environment or {})
         watching = watching or Watching(stacks=log_folder)
-        allowed = [*ALWAYS_ALLOWED, *env_allow, *added]
-        papers = sealed_bytes(msgspec.msgpack.encode(Settings(own_pid(), folder, log_folder, allowed, interface, ports, watching)))
-        seen = {key: os.environ[key] for key in allowed if key in os.environ} | added
-        argv = python_module("asyncrl.runtime.supervisor", f"asyncrl:{name}", str(papers), str(far.fileno()), str(own_pid()))
-        try:
-            with host.open_append(f"{log_folder}/{name}.log") as log:
-                process = launch_session(argv, seen, (papers, far.fileno()), log)
-        except OSError:
-            near.close()
-            raise
-        finally:
-            os.close(papers)
-            far.close()
-        near.setblocking(False)
-        return cls(process, near, folder, f"{log_folder}/{name}.log", attempt, token or make_token(host), name)
+        settings = Settings(own_pid(), folder, log_folder, list(env_allow), interface, ports, watching, temporary_logs)
+        process, control = launch_supervisor(settings, name, environment or {})
+        return cls(process, control, folder, f"{log_folder}/{name}.log", attempt, token or make_token(host), name)
 
     def attach_loop(self, on_death: OnDeath, on_restart: OnRestart | None = None) -> None:
         """Starts to listen on the running loop.
@@ -151,7 +132,7 @@ class SupervisorClient:
         """
         self._on_death, self._on_restart = on_death, on_restart
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._control.fileno(), self._hear)
+        self._control.listen(self._loop, self._hear)
         self._loop.add_reader(self._process.pidfd, self._supervisor_left)
 
     def adopt(self, member: Membership, informed: Informed) -> None:
@@ -167,13 +148,13 @@ class SupervisorClient:
 
     @property
     def gone(self) -> bool:
-        """Whether the supervisor has left."""
-        return self._gone.is_set()
+        """Whether the supervisor has left, or is not this process's."""
+        return self._gone.is_set() or self._copied
 
     def watches(self, process: str) -> bool:
         """Whether the end of ``process`` will be reported here."""
         known = self._children.get(process)
-        return known is not None and known.state != "dead" and not self._gone.is_set()
+        return known is not None and known.state != "dead" and not self.gone
 
     def stacks(self, process: str) -> str:
         """Where the threads of a child are, or of the supervisor: it is asked by signal and answers in its log, whatever it hangs in.
@@ -186,33 +167,42 @@ class SupervisorClient:
         return ask_by_signal(RealHost(), pid, f"{self._log.rpartition('/')[0]}/{process}.log", f"asyncrl:{process}")
 
     def pid_of(self, process: str) -> int:
-        """The pid of a running child. Raises KeyError for one that is not known."""
+        """The pid of a child that runs, or is being started. Raises KeyError for one that is not known."""
         return self._pids[process]
 
     async def spawn(self, spec: ProcessSpec) -> ActorAddress:
-        """Starts a child and waits until it is ready. Raises ActorDied with its last output lines when it does not get there."""
+        """Starts a child and waits until it is ready. Raises ActorDied with its last output lines when it does not get there.
+
+        WireError for a specification of more than LONGEST_ORDER bytes, ValueError for the supervisor's own name.
+        """
+        if spec.name == self.name:
+            raise ValueError(f"{spec.name} is the name of the supervisor, a child needs another")
         if self._loop is None:
             raise RuntimeError("attach_loop comes before spawn")
         if spec.name in self._ending:
             with contextlib.suppress(KeyError):
                 await self.stop_child(spec.name)
-        if self._gone.is_set() or self._stopping:
+        if self.gone or self._stopping:
             raise ActorDied(self.name, "it has left, no child can be started")
         if spec.name in self._starting:
             raise ActorDied(spec.name, "a process of this name is being started")
         if self.watches(spec.name):
             raise ActorDied(spec.name, "the name is taken")
-        member = self._member.of_role(spec.role)
+        try:
+            order = framed(Spawn(spec, self._member.of_role(spec.role)))
+        except WireError as error:
+            raise WireError(f"{spec.name[:64]}: {error}; pass large arguments in a call") from None
         ready: asyncio.Future[ActorAddress] = self._loop.create_future()
         self._starting[spec.name] = ready
         self._restarts[spec.name] = spec.restarts
-        self._send(Spawn(spec, member))
+        self._control.send(order)
         try:
             # The supervisor's own deadline comes first; this one is for a supervisor that hangs.
             async with asyncio.timeout(spec.ready_within + 10.0):
                 return await ready
         except asyncio.CancelledError:
-            self._order_stop(spec.name, 0.0)
+            if not self.gone:
+                self._order_stop(spec.name, 0.0)
             raise
         except TimeoutError:
             raise ActorDied(spec.name, f"the supervisor did not answer within {spec.ready_within + 10.0:g} s") from None
@@ -227,7 +217,7 @@ class SupervisorClient:
         """
         if self._loop is None:
             raise RuntimeError("attach_loop comes before stop_child")
-        if self._gone.is_set():
+        if self.gone:
             raise ActorDied(self.name, "it has left, and its children with it")
         ending = self._order_stop(name, grace)
         try:
@@ -244,7 +234,7 @@ class SupervisorClient:
         ending = self._ending.get(name)
         if ending is None:
             ending = self._ending[name] = asyncio.get_running_loop().create_future()
-            self._send(StopChild(name, grace))
+            self._control.send(framed(StopChild(name, grace)))
         return ending
 
     def replaceable(self, process: str) -> bool:
@@ -253,43 +243,36 @@ class SupervisorClient:
 
     def replace(self, process: str, generation: int, cause: str) -> None:
         """This life of a child does not answer: it is killed, and restarted if its budget allows. Harmless when it has ended."""
-        if not self._gone.is_set():
-            self._send(Replace(process, generation, cause))
-
-    def _send(self, message: msgspec.Struct) -> None:
-        self._outbox += framed(message)
-        self._flush()
-
-    def _flush(self) -> None:
-        assert self._loop is not None
-        try:
-            while self._outbox:
-                del self._outbox[: self._control.send(self._outbox)]
-        except BlockingIOError:
-            self._loop.add_writer(self._control.fileno(), self._flush)
-            return
-        except OSError:
-            self._outbox.clear()
-        self._loop.remove_writer(self._control.fileno())
+        if not self.gone:
+            self._control.send(framed(Replace(process, generation, cause)))
 
     def _hear(self) -> bool:
         """Reads once; False when there is nothing, or nothing more to come. The supervisor's end is its pidfd's to report."""
         try:
-            data = self._control.recv(65536)
-        except BlockingIOError:
-            return False
-        except ConnectionError:
-            data = b""
-        try:
-            reports = [report_in(frame) for frame in self._reader.feed(data)]
+            reports, more = self._control.read()
         except WireError as error:
-            self._babbled, data, reports = f"it said what cannot be read ({error}): ", b"", []
+            self._babbled, reports, more = f"it said what cannot be read ({error}): ", [], False
             self._process.signal_group(signal.SIGKILL)
-        for report in reports:
-            self._act(report)
-        if not data and self._loop is not None:
-            self._loop.remove_reader(self._control.fileno())
-        return bool(data)
+        self._reports += reports
+        self._act_on_reports()
+        return more
+
+    def _act_on_reports(self) -> None:
+        """A callback that ends the program, as ``sys.exit`` does, leaves the other reports to those who wait for them while it ends."""
+        try:
+            while self._reports:
+                self._act(self._reports.popleft())
+        finally:
+            if self._reports and self._loop is not None:
+                self._loop.call_soon(self._act_on_reports)
+
+    def _guarded(self, callback: Callable[[*Ts], None], *args: *Ts) -> None:
+        """Calls what is not ours: its error goes to the loop's exception handler, and costs nobody else a report."""
+        try:
+            callback(*args)
+        except (Exception, asyncio.CancelledError) as error:
+            assert self._loop is not None
+            self._loop.call_exception_handler({"message": f"a callback of {self.name} raised", "exception": error})
 
     def _act(self, message: ToClient) -> None:
         if isinstance(message, Ready):
@@ -298,14 +281,18 @@ class SupervisorClient:
             starting = self._starting.get(message.name)
             if starting is not None and not starting.done():
                 starting.set_result(message.address)
+        elif isinstance(message, Started):
+            self._pids[message.name] = message.pid
         elif isinstance(message, NotReady):
+            if message.pid and self._pids.get(message.name) == message.pid:
+                del self._pids[message.name]
             tail = "\n".join(message.last_lines)
             self._fail_start(message.name, f"{message.cause}\n{tail}" if tail else message.cause)
         elif isinstance(message, Restarted):
             self._pids[message.name] = message.pid
             self._inform(up(message.address, True))
             if self._on_restart is not None:
-                self._on_restart(message)
+                self._guarded(self._on_restart, message)
         elif isinstance(message, Died):
             self._died(message.death)
         else:
@@ -333,19 +320,29 @@ class SupervisorClient:
     def _inform(self, news: Whereabouts) -> None:
         self._children.learn(news)
         for _, informed in list(self._adopted):
-            informed(news)
+            self._guarded(informed, news)
 
     def _tell(self, death: ProcessDeath) -> None:
         if self._on_death is not None:
-            self._on_death(death)
+            self._guarded(self._on_death, death)
 
     def _supervisor_left(self) -> None:
         while self._hear():
             # Deaths that it reported before it ended.
             pass
-        self._disconnect()
+        ending = self._over()
+        if not self._stopping:
+            remove_folder(self._folder)
+            self._tell(ProcessDeath(self.name, self.pid, ending, tail_of(self._log)))
+
+    def _over(self) -> str:
+        """Takes leave of a supervisor that ends: how it did. Nobody goes on waiting for it, and nothing of its children is left."""
+        if self._loop is not None:
+            self._loop.remove_reader(self._process.pidfd)
+        self._control.disconnect()
         ending = self._babbled + self._process.reap()
         self._gone.set()
+        self._sweep()
         cause = f"its supervisor ended: {ending}"
         for name in list(self._starting):
             self._fail_start(name, cause)
@@ -354,10 +351,7 @@ class SupervisorClient:
         for child in self._children.all():
             if child.state != "dead":
                 self._inform(Whereabouts(child.process, child.generation, "dead", None, "it was stopped" if self._stopping else cause))
-        self._sweep()
-        if not self._stopping:
-            remove_folder(self._folder)
-            self._tell(ProcessDeath(self.name, self.pid, ending, tail_of(self._log)))
+        return ending
 
     def _sweep(self) -> None:
         """Children die with their supervisor by their parent-death signal; what they started themselves does not, but is of their group."""
@@ -365,23 +359,16 @@ class SupervisorClient:
             signal_group(pid, signal.SIGKILL)
         self._pids.clear()
 
-    def _disconnect(self) -> None:
-        if self._loop is not None and self._control.fileno() >= 0:
-            self._loop.remove_reader(self._control.fileno())
-            self._loop.remove_writer(self._control.fileno())
-            self._loop.remove_reader(self._process.pidfd)
-        self._control.close()
-
     async def stop(self, grace: float = 3.0) -> None:
-        """SIGTERM to all groups, SIGKILL after ``grace`` seconds; returns when the supervisor has left. Harmless twice."""
-        if self._gone.is_set():
+        """SIGTERM to all groups, SIGKILL after ``grace`` seconds; returns when the supervisor has left. Harmless twice, and in a fork."""
+        if self.gone:
             return
         if self._loop is None:
             self.kill()
             return
         if not self._stopping:
             self._stopping = True
-            self._send(Stop(grace))
+            self._control.send(framed(Stop(grace)))
         try:
             async with asyncio.timeout(grace + 5.0):
                 await self._gone.wait()
@@ -390,10 +377,9 @@ class SupervisorClient:
         remove_folder(self._folder)
 
     def kill(self) -> None:
-        """Kills it at once, and its children with it."""
-        self._disconnect()
-        self._process.signal_group(signal.SIGKILL)
-        self._process.reap()
-        self._sweep()
-        self._gone.set()
+        """Kills it at once, and its children with it. Harmless when it has left."""
+        if self.gone:
+            return
+        self._stopping = True
+        self._over()
         remove_folder(self._folder)

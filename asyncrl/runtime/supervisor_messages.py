@@ -15,7 +15,10 @@ from asyncrl.runtime.watching import Watching
 T = TypeVar("T")
 
 LENGTH = struct.Struct("<I")
-LONGEST = 256 << 20
+LONGEST_ORDER = 16 << 20
+"""Bytes of an order to a supervisor, most of which are the arguments of a child."""
+LONGEST_REPORT = 64 << 20
+"""Bytes of what a supervisor says. A report repeats names and causes of orders, at most three, and adds last lines."""
 
 
 class ProcessSpec(msgspec.Struct, forbid_unknown_fields=True):
@@ -69,6 +72,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     """What a supervisor is started with.
 
     ``interface`` is the address that its children bind to, "" for ipc sockets; ``ports`` a range of its ports, "" for any.
+    ``temporary_logs`` says that ``log_folder`` goes with the client: who is left last removes it.
     """
 
     parent: int
@@ -78,6 +82,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     interface: str = ""
     ports: str = ""
     watching: Watching = Watching()
+    temporary_logs: bool = False
 
 
 class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -137,6 +142,13 @@ class Stop(msgspec.Struct, tag="stop", forbid_unknown_fields=True):
     grace: float
 
 
+class Started(msgspec.Struct, tag="started", forbid_unknown_fields=True):
+    """Supervisor to client: a life of the child begins. Should the supervisor end, the client ends its group."""
+
+    name: str
+    pid: int
+
+
 class Ready(msgspec.Struct, tag="ready", forbid_unknown_fields=True):
     """Supervisor to client: the child serves at ``address``; for the first time."""
 
@@ -146,11 +158,12 @@ class Ready(msgspec.Struct, tag="ready", forbid_unknown_fields=True):
 
 
 class NotReady(msgspec.Struct, tag="not_ready", forbid_unknown_fields=True):
-    """Supervisor to client: the child did not come up."""
+    """Supervisor to client: the child did not come up. ``pid`` is the process that has ended, 0 where none has."""
 
     name: str
     cause: str
     last_lines: list[str]
+    pid: int = 0
 
 
 class Died(msgspec.Struct, tag="died", forbid_unknown_fields=True):
@@ -176,7 +189,7 @@ class Stopped(msgspec.Struct, tag="stopped", forbid_unknown_fields=True):
 
 
 ToSupervisor = Spawn | StopChild | Replace | Stop
-ToClient = Ready | NotReady | Died | Restarted | Stopped
+ToClient = Started | Ready | NotReady | Died | Restarted | Stopped
 
 ENCODER = msgspec.msgpack.Encoder()
 _ORDERS: msgspec.msgpack.Decoder[ToSupervisor] = msgspec.msgpack.Decoder(ToSupervisor)
@@ -184,16 +197,18 @@ _REPORTS: msgspec.msgpack.Decoder[ToClient] = msgspec.msgpack.Decoder(ToClient)
 _ADDRESSES: msgspec.msgpack.Decoder[ActorAddress] = msgspec.msgpack.Decoder(ActorAddress)
 
 
-def framed(message: msgspec.Struct) -> bytes:
-    """The message behind its length."""
+def framed(message: msgspec.Struct, longest: int = LONGEST_ORDER) -> bytes:
+    """The message behind its length. Raises WireError for one of more than ``longest`` bytes, which would end who reads it."""
     data = ENCODER.encode(message)
+    if len(data) > longest:
+        raise WireError(f"a {type(message).__name__} of {len(data)} bytes, at most {longest} travel")
     return LENGTH.pack(len(data)) + data
 
 
 class FrameReader:
     """Cuts a byte stream into messages of at most ``longest`` bytes."""
 
-    def __init__(self, longest: int = LONGEST) -> None:
+    def __init__(self, longest: int = LONGEST_ORDER) -> None:
         self._longest = longest
         self._buffer = bytearray()
 

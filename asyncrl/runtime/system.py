@@ -343,7 +343,7 @@ class ActorSystem:
     async def close(self, cause: str = "closed") -> None:
         """Stops the children of its own supervisor, then the actors in reverse order of their start; answers every waiter
         here and elsewhere, frees all sockets. While it closes, a second call, perhaps of an ``on_stop``, returns at once."""
-        if self._closing:
+        if self._closing or self._site.copied:
             return
         self._closing = True
         # A caller that is cancelled must not leave half a system.

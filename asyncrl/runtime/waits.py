@@ -45,6 +45,7 @@ class WaitRegistry:
         self._stall = stall
         self._waits: dict[Wait, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._spared = -math.inf
         self.on_long: Callable[[Wait, float], None] | None = None
         """Told of each wait that lasted ``LONG`` seconds or more, and how long, when it ends."""
 
@@ -80,9 +81,19 @@ class WaitRegistry:
         """The seconds that a wait may last."""
         return wait.budget or self._stall
 
+    def lasts(self, wait: Wait) -> bool:
+        """Whether a wait has not ended. Any thread."""
+        return wait in self._waits
+
+    def spare(self) -> None:
+        """Nothing ran for a while, timers neither: a wait that is past its budget has ``GRACE`` seconds from now. Any thread."""
+        self._spared = self._clock()
+
     def overdue(self) -> list[Wait]:
         """The waits that have newly overrun their budget by ``GRACE`` seconds, oldest first. Any thread."""
         latest = self._clock() - GRACE
+        if self._spared >= latest:
+            return []
         waits = [wait for wait in self.snapshot() if not wait.overdue]
         found = [wait for wait in waits if max(wait.since, wait.touched) + self.budget_of(wait) < latest]
         for wait in found:

@@ -4,6 +4,7 @@ It only reads what others own. Its reports leave on short-lived threads: the log
 """
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
 
@@ -18,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 1.0
 """Seconds for which a report, or the end of the thread, is waited for."""
+LAST_PATIENCE = 10.0
+"""Seconds for which the last report waits for the stacks of others."""
 MOST_FILES = 16
 """Stack files that one process writes in its life."""
 
@@ -27,7 +30,7 @@ class Watchdog:
 
     ``ask`` gets the stacks of another process by name, within seconds, "" where that cannot be. ``on_stall`` is told of
     each stall that is over: its seconds and its place. ``on_stuck`` is told the report just before the process is ended,
-    and may end it in its own way. All three run on the watcher thread.
+    and may end it in its own way. ``ask`` runs on threads of its own, the others on the watcher thread.
     """
 
     def __init__(self, process: str, host: ThreadedHost, waits: WaitRegistry, watching: Watching, stalled_after: float = 1.0) -> None:
@@ -46,7 +49,7 @@ class Watchdog:
         self._closed = False
         self._thread: Thread | None = None
         self._place = ""
-        self._files = 0
+        self._files = itertools.count(1)
 
     @property
     def stalled(self) -> bool:
@@ -82,6 +85,9 @@ class Watchdog:
         seen = self._health.look(now)
         if seen is not None:
             self._act(seen)
+        if self._health.held_up:
+            # A wait is overdue when its timer had its chance, and it had none: the process was frozen.
+            self._waits.spare()
         if self._health.due:
             self._ping()
         for wait in self._waits.overdue():
@@ -121,7 +127,7 @@ class Watchdog:
         elif seen.finding == "stuck":
             self._say("\n".join([f"{blocked}; its stack:", *stack]))
         else:
-            self._end(f"{blocked}: its budget of {self._watching.budget:g} s is spent, the process ends", [])
+            self._end(f"{blocked}: its budget of {self._watching.budget:g} s is spent")
 
     def _loop_stack(self) -> list[str]:
         """The stack of the loop's thread; notes its place."""
@@ -130,41 +136,52 @@ class Watchdog:
         return [] if frame is None else stack_of(frame)
 
     def _overdue(self, wait: Wait) -> None:
+        if not self._waits.lasts(wait):
+            return
         now = self._host.clock()
         limit = self._waits.budget_of(wait)
         report = f"waited {now - wait.since:.1f} s for {wait.who}: {wait.what}, {GRACE:g} s past its limit of {limit:g} s"
         if self._health.stalled:
             report = f"{report}; the event loop is blocked for {self._health.since(now):.1f} s in {self._place} and cannot end it"
         if self._watching.end_when_stuck:
-            self._end(f"{report}; the process ends", [wait])
+            self._end(report, wait)
         else:
-            self._say("\n".join([report, *self._keep_stacks([wait])]))
+            # Others may take seconds to tell their stacks, and this loop is to be looked after meanwhile.
+            self._in_time(lambda: logger.warning("%s", "\n".join([report, *self._keep_stacks(wait)])))
 
-    def _end(self, report: str, waits: list[Wait]) -> None:
-        """The last words: the report, all waits, all stacks; then the end of the process."""
+    def _end(self, report: str, wait: Wait | None = None) -> None:
+        """The last words: the report, all waits, all stacks; then the end of the process, unless ``wait`` has ended meanwhile."""
+        spared = False
         try:
-            listed = [f"waiting {line}" for line in self._waits.describe()]
-            words = [report, *listed, *self._keep_stacks(waits), self._stacks()]
-            self._say("\n".join(words), logging.CRITICAL)
+            last = f"{report}, the process ends"
+            words = [last, *(f"waiting {line}" for line in self._waits.describe())]
+            self._in_time(lambda: words.extend(self._keep_stacks(wait)), LAST_PATIENCE)
+            spared = wait is not None and not self._waits.lasts(wait)
+            if spared:
+                self._say(f"{report}; it has ended meanwhile")
+                return
+            self._say("\n".join([*words, self._stacks()]), logging.CRITICAL)
             if self.on_stuck is not None:
-                self.on_stuck(report)
+                self.on_stuck(last)
         finally:
-            self._host.end_process(1)
+            if not spared:
+                self._host.end_process(1)
 
     def _stacks(self) -> str:
         return describe_stacks(self._host, self.process, self._loop)
 
-    def _keep_stacks(self, waits: list[Wait]) -> list[str]:
-        """Writes the stacks of this process and of those that are waited for into the folder; returns where, a line each."""
-        others = dict.fromkeys(wait.who.rpartition("@")[2] for wait in waits)
-        found = [(self.process, self._stacks())] + [(name, self.ask(name)) for name in others if name != self.process]
-        return [line for name, text in found if text for line in self._keep(name, text)]
+    def _keep_stacks(self, wait: Wait | None) -> list[str]:
+        """Writes the stacks of this process and of the one that is waited for into the folder; returns where, a line each."""
+        other = self.process if wait is None else wait.who.rpartition("@")[2]
+        lines = self._keep(self.process, self._stacks())
+        if other != self.process and (text := self.ask(other)):
+            lines += self._keep(other, text)
+        return lines
 
     def _keep(self, process: str, text: str) -> list[str]:
-        if not self._watching.stacks or self._files >= MOST_FILES:
+        if not self._watching.stacks or (number := next(self._files)) > MOST_FILES:
             return []
-        self._files += 1
-        path = f"{self._watching.stacks}/stacks-{process}-{self._files}.txt"
+        path = f"{self._watching.stacks}/stacks-{process}-{number}.txt"
         kept: list[str] = []
 
         def write() -> None:
@@ -176,12 +193,15 @@ class Watchdog:
             else:
                 kept.append(f"stacks of {process}: {path}")
 
-        self._in_time(write)
+        self._host.start_thread(write, f"report of {self.process}").join(PATIENCE)
         return list(kept)
 
     def _say(self, text: str, level: int = logging.WARNING) -> None:
         self._in_time(lambda: logger.log(level, "%s", text))
 
-    def _in_time(self, function: Callable[[], None]) -> None:
-        """Runs what may block, and waits a moment for it."""
-        self._host.start_thread(function, f"report of {self.process}").join(PATIENCE)
+    def _in_time(self, function: Callable[[], None], patience: float = PATIENCE) -> None:
+        """Runs what may block, and waits a moment for it, which makes the next look no later."""
+        before = self._host.clock()
+        self._host.start_thread(function, f"report of {self.process}").join(patience)
+        # Beyond its patience it was this process that stood still.
+        self._health.excuse(min(self._host.clock() - before, patience))

@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 5.0
 """How long ``cancel`` waits for sessions to end; an agent loop of somebody else's may take its time."""
+ALONE = 2
+"""How often an answer whose reward worker died is judged again, by itself. Once more than once, as another answer may have ended the
+worker meanwhile; with the first time no more than the restarts that one worker has."""
 
 
 class CountedLoop:
@@ -92,7 +95,7 @@ class AgentWorker(Actor):
         )
         self._silence, self._engine_patience = silence, engine_patience
         self._overlong = overlong
-        self._lockstep = Lockstep() if lockstep else None
+        self._lockstep = Lockstep(self.context.system.waits) if lockstep else None
         self._router: EngineRouter | None = None
         self._rewards: list[ActorRef[RewardWorker]] = []
         self._next_reward = 0
@@ -241,11 +244,22 @@ class AgentWorker(Actor):
         )
 
     async def _score(self, items: list[RewardItem]) -> list[RewardResult]:
-        """Ask the reward workers in turn; when one dies, the next judges, or the same one when it is back."""
-        for _ in self._rewards:
-            with contextlib.suppress(ActorDied):
-                return await self._next_judge().call(RewardWorker.score, items)
-        return await self._next_judge().call(RewardWorker.score, items)
+        """Ask the next reward worker. When it dies, one of these answers may have ended it: each is then judged alone."""
+        with contextlib.suppress(ActorDied):
+            return await self._next_judge().call(RewardWorker.score, items)
+        return [await self._score_alone(item) for item in items]
+
+    async def _score_alone(self, item: RewardItem) -> RewardResult:
+        """The result of one answer; an error for one under which each of ``ALONE`` workers died, or one worker so many times."""
+        cause = ""
+        for _ in range(ALONE):
+            try:
+                [result] = await self._next_judge().call(RewardWorker.score, [item])
+            except ActorDied as error:
+                cause = str(error)
+            else:
+                return result
+        return RewardResult(error=f"its reward worker died each of {1 + ALONE} times that it judged this answer: {cause}")
 
     def _next_judge(self) -> ActorRef[RewardWorker]:
         self._next_reward += 1

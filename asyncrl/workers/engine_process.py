@@ -181,11 +181,10 @@ class EngineProcess(Actor):
             self.context.progress()
 
     async def _load(self, version: int, weights: list[tuple[str, Tensor]]) -> str:
-        waited, self._held = self._engine.version < 0, Held(-1, "")
+        self._held = Held(-1, "")
         held = await self._device.run(self._engine.load, version, weights)
         self._held = Held(version, held)
-        if waited:
-            await self.context.system.instance(ROLLOUT, RolloutWorker).resume()
+        self.context.system.instance(ROLLOUT, RolloutWorker).weights_came()
         return held
 
     async def _leave(self) -> None:

@@ -231,8 +231,11 @@ class EngineRouter:
         """Sample one whole answer. Raises RolloutError when it is refused, EngineUnavailable when no engine lives."""
         return await self.complete(Continuation(request))
 
-    async def complete(self, answer: Continuation, started: OnStart | None = None) -> GenerateOutput:
-        """As ``generate``, of an answer that may have begun; ``started`` is told of each part's first token."""
+    async def complete(
+        self, answer: Continuation, started: OnStart | None = None, lost: Callable[[], None] = lambda: None
+    ) -> GenerateOutput:
+        """As ``generate``, of an answer that may have begun; ``started`` is told of each part's first token, and ``lost`` is
+        called when a part will not come any more."""
         if self.lockstep is not None:
             await self.lockstep.turn()
         while (output := answer.output) is None:
@@ -241,6 +244,7 @@ class EngineRouter:
                 answer.add(await client.generate(answer.rest, started))
             except EngineUnavailable as error:
                 logger.info("session %s_%s is moved: %s", answer.request.uid, answer.request.session, error)
+                lost()
         return output
 
     async def catch_up(self) -> None:

@@ -169,9 +169,13 @@ class RolloutWorker(Actor):
 
     @endpoint(roles=(CONTROLLER,))
     async def resume(self) -> None:
-        """Open the gate; also after a first load, which an engine without weights waits for. Harmless when it is open."""
-        self._weightless = False
+        """Open the gate. Harmless when it is open."""
         await self._gate.open()
+
+    def weights_came(self) -> None:
+        """The engine was given weights by somebody in this process: requests that waited for the first ones go on, unless the
+        gate is shut."""
+        self._gate.changed.set()
 
     @endpoint(roles=(CONTROLLER,))
     async def sleep(self) -> None:
@@ -194,7 +198,7 @@ class RolloutWorker(Actor):
         consumes: requests taken by ``submit``, names left by ``withdraw``, orders of the gate
         produces: answers for the clients' streams
         waits for: something to do; the gate
-        unblocked by: ``submit``, ``withdraw``, ``pause``, ``resume``, the end of a stream
+        unblocked by: ``submit``, ``withdraw``, ``pause``, ``resume``, ``weights_came``, the end of a stream
         """
         while True:
             while not self._due:
@@ -223,7 +227,7 @@ class RolloutWorker(Actor):
         """Whether the pump has something to do now."""
         if self._gate.state is not Gate.RUNNING:
             return self._gate.state is Gate.PAUSING
-        # Another look at the version: a load may have come by without a word to this actor.
+        # Another look at the version: whoever loads tells this actor later, or opens the gate.
         ready = not self._weightless or self.engine.version >= 0
         return ready and bool(self._inbox or self._unwanted or not self._idle)
 
@@ -234,7 +238,7 @@ class RolloutWorker(Actor):
         if not waiting:
             await self._gate.changed.wait()
             return
-        what = "a resume" if self._gate.state is Gate.PAUSED else "weights, and a resume"
+        what = "a resume" if self._gate.state is Gate.PAUSED else "weights"
         with self.context.system.waits.waiting("controller", f"{what} ({waiting} requests wait)", FOREVER):
             await self._gate.changed.wait()
 

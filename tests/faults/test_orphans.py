@@ -99,6 +99,8 @@ async def test_killing_the_client_leaves_nothing(family: Family) -> None:
         family.client.kill()
         await family.are_gone("supervisor", "one", "of one", "two", "of two")
     assert not exists(family.folder)
+    # Logs that were named are kept.
+    assert exists(f"{family.folder}-logs/supervisor.log")
 
 
 async def test_killing_a_child_and_then_its_supervisor_leaves_nothing_of_theirs(family: Family) -> None:

@@ -1,6 +1,8 @@
 """Actors whose ends are told to them; importable by child processes."""
 
+import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -56,3 +58,16 @@ class Pusher(Actor):
                 await ref.call(Counter.add, 1)
         except ActorError as error:
             await self.context.host.run_blocking(Path(path).write_text, str(error))
+
+
+class Founder(Actor):
+    """Life ``life`` starts a process of its own, says so to ``path`` with its pid and that one's, and does not come up."""
+
+    def __init__(self, path: str, life: int) -> None:
+        self.path, self.life = Path(path), life
+
+    async def on_start(self) -> None:
+        if self.context.system.address(self.context.name).generation == self.life:
+            own = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # noqa: ASYNC220
+            self.path.write_text(f"{os.getpid()} {own.pid}")
+            await asyncio.Event().wait()

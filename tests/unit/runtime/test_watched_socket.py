@@ -7,7 +7,7 @@ import time
 import pytest
 import zmq
 
-from asyncrl.runtime.zeromq import WatchedSocket, number_option
+from asyncrl.runtime.watched_socket import WatchedSocket, number_option
 
 
 async def test_a_send_that_fails_does_not_swallow_the_word_of_what_has_arrived(folder: str) -> None:

@@ -78,12 +78,16 @@ def write_files(folder: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def agent_room(
-    folder: Path, *engines: SpyEngine, devices: Mapping[int, DeviceRunner] | None = None, lockstep: bool = False
+    folder: Path,
+    *engines: SpyEngine,
+    devices: Mapping[int, DeviceRunner] | None = None,
+    lockstep: bool = False,
+    judge: type[RewardWorker] = RewardWorker,
 ) -> AsyncIterator[AgentRoom]:
     write_files(folder)
     async with ActorSystem.local() as system:
         shard = await system.spawn(QueueShard, 0, name="shard-0")
-        reward = await system.spawn(RewardWorker, str(folder / "reward.py"), "compute_score", {}, 1, 10.0, True, name="reward-0")
+        reward = await system.spawn(judge, str(folder / "reward.py"), "compute_score", {}, 1, 10.0, True, name="reward-0")
         workers = [
             await system.spawn(RolloutWorker, (devices or {}).get(number) or InlineDevice(), engine, name=f"rollout-{number}")
             for number, engine in enumerate(engines)

@@ -81,6 +81,27 @@ async def test_a_running_marker_tells_the_version_of_the_first_token_where_it_is
     assert [marker["oldest_version"] for marker in ended] == [7, 7]
 
 
+async def test_a_running_marker_forgets_the_version_of_tokens_that_died_with_an_engine(tmp_path: Path) -> None:
+    engines = [SpyEngine(endless), SpyEngine(endless)]
+    engines[0].load(3, [])
+    engines[1].load(8, [])
+    devices = {number: HeldDevice(engine) for number, engine in enumerate(engines)}
+    async with agent_room(tmp_path, *engines, devices=devices) as room:
+        places = [device.hold_after(2) for device in devices.values()]
+        await room.issue(group("a", report_start=True))
+        for number, place in enumerate(places):
+            await devices[number].held(place)
+        await asyncio.wait_for(room.marker("a", Status.RUNNING, oldest_version=3), 10)
+        await room.system.stop("rollout-0", "killed")
+        again = devices[1].hold_after(2)
+        devices[1].let_go(places[1])
+        await devices[1].held(again)
+        await asyncio.wait_for(room.marker("a", Status.RUNNING, oldest_version=8), 10)
+        devices[1].let_go(again)
+        [ended] = await room.settled("a")
+    assert ended["oldest_version"] == 8
+
+
 async def test_a_cancelled_group_leaves_the_engine_at_once_and_puts_nothing(tmp_path: Path) -> None:
     engine = SpyEngine(endless)
     device = HeldDevice(engine)

@@ -16,7 +16,8 @@ from asyncrl.runtime.tasks import running
 from asyncrl.trajectory import GenerateOutput, StopReason
 from asyncrl.weight_sync.broadcast import BroadcastSync
 from asyncrl.weight_sync.digest import digest
-from asyncrl.workers.engine_process import EngineProcess, Held
+from asyncrl.workers.engine_process import EngineProcess, Held, rollout_of
+from asyncrl.workers.rollout import RolloutWorker
 from asyncrl.workers.weights import WeightSender
 from tests.unit.rollout import tiny
 from tests.unit.runtime.runtime_actors import Counter
@@ -102,6 +103,19 @@ async def test_requests_wait_for_the_first_weights(room: Room) -> None:
     output = await room.client.answer()
     assert output.versions == [0] * 5
     check_log_probs(output, 1)
+
+
+async def test_first_weights_that_come_in_a_pause_leave_the_engine_paused(room: Room) -> None:
+    rollout: ActorRef[RolloutWorker] = room.system.ref(rollout_of(room.engine.address), RolloutWorker)
+    assert await rollout.call(RolloutWorker.pause) == 0
+    await room.client.submit(tiny.ask(1, 3, max_tokens=20))
+    for version in range(2):
+        room.publish(version)
+        assert (await room.send()).version == version
+        assert await rollout.call(RolloutWorker.pause) == 0, "it was paused no more"
+        assert [wait.what for wait in room.system.waits.snapshot() if wait.who == "controller"] == ["a resume (1 requests wait)"]
+    await rollout.call(RolloutWorker.resume)
+    assert (await room.client.answer()).versions == [1] * 20
 
 
 async def test_the_engine_generates_while_weights_come_and_every_token_has_a_whole_version(room: Room, hold: Hold) -> None:

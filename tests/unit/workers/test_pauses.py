@@ -180,9 +180,7 @@ async def test_an_engine_without_weights_takes_requests_and_waits_for_them_by_na
     async with engine_room(engine) as room:
         answer = asyncio.create_task(room.router.generate(ask(0)))
         await settle(room)
-        assert [wait.what for wait in room.system.waits.snapshot() if wait.who == "controller"] == [
-            "weights, and a resume (1 requests wait)"
-        ]
+        assert [wait.what for wait in room.system.waits.snapshot() if wait.who == "controller"] == ["weights (1 requests wait)"]
         engine.load(4, [])
         await room.workers[0].call(RolloutWorker.resume)
         output = await asyncio.wait_for(answer, 10)
