@@ -127,8 +127,7 @@ async def start_cpu_processes(system: Spawner, config: Config, options: ShardOpt
 
     One that dies is started again, on its node; a shard only where it keeps a journal: what the ranks read would be gone.
     """
-    restarts = RESTARTS
-    shard_restarts = 0 if options.journal == "off" else restarts
+    shard_restarts = 0 if options.journal == "off" else RESTARTS
     reward, rollout, model = config.reward, config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
     function = reward.custom_reward_function
     margin, lockstep = frozen_margin(reward.timeout), rollout.full_determinism
@@ -158,7 +157,7 @@ async def start_cpu_processes(system: Spawner, config: Config, options: ShardOpt
             overlong=longest,
             name=name,
             process=name,
-            restarts=restarts,
+            restarts=RESTARTS,
         )
 
     def judge(number: int) -> Starter[RewardWorker]:
@@ -167,7 +166,7 @@ async def start_cpu_processes(system: Spawner, config: Config, options: ShardOpt
         kwargs = function.reward_kwargs
         inline = config.debug == "inline"
         bounds = (REWARD_THREADS, reward.timeout, inline, None if inline else margin)
-        return lambda: system.spawn(RewardWorker, path, function.name, kwargs, *bounds, name=name, process=name, restarts=restarts)
+        return lambda: system.spawn(RewardWorker, path, function.name, kwargs, *bounds, name=name, process=name, restarts=RESTARTS)
 
     shards = all_of([shard(slot) for slot in range(config.transfer_queue.shards)])
     agents = all_of([agent(number) for number in range(rollout.agent.num_workers)])
